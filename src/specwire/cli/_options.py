@@ -1,0 +1,32 @@
+"""Options and output habits that several commands share."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+as_json = click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout, nothing else there.")
+quiet = click.option("--quiet", is_flag=True, help="No progress and no notes on stderr.")
+dry_run = click.option("--dry-run", is_flag=True, help="Say what would be done; write nothing.")
+show_diff = click.option("--diff", "show_diff", is_flag=True, help="Print a unified diff of what would change; write nothing.")
+python_exe = click.option("--python", metavar="EXE", help="Whose SGLang the word 'installed' means.")
+
+
+def tree_argument(function: Callable[..., Any]) -> Callable[..., Any]:
+    return python_exe(click.argument("tree", metavar="TREE")(function))
+
+
+def emit(document: dict[str, Any]) -> None:
+    """Print one JSON document on stdout. NaN and infinity are not JSON: callers give None for them."""
+    json.dump(document, sys.stdout, indent=2, allow_nan=False)
+    sys.stdout.write("\n")
+
+
+def note(text: str, quiet: bool = False) -> None:
+    """A progress line or a remark: on stderr, so that stdout holds results only."""
+    if not quiet:
+        print(text, file=sys.stderr, flush=True)
