@@ -1,0 +1,291 @@
+"""Golden files: the reference states that a capture is compared with.
+
+A golden is safetensors: token ids, the target's residual stream at each known boundary, and in the metadata
+which boundaries the draft was trained on. A *log golden* is a small JSON file that knows only the first five
+values of each slot, for comparing with a line of a log.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from specwire.errors import SpecwireError
+from specwire.tensorfile import TensorFile, open_tensors, write_tensors
+
+if TYPE_CHECKING:
+    import torch
+
+SCHEMA = "specwire.golden/1"
+_NAME = re.compile(r"(?:prompt\.(\d{1,6})\.)?(?:(boundary|residual)\.(\d{1,5})|token_ids|final_norm)")
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """One prompt: the prefix of its tensors' names, its token ids, and which boundaries are known for it."""
+
+    prefix: str
+    token_ids: tuple[int, ...]
+    boundaries: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Noise:
+    """How far two honest computations of the same rows lie apart: relative L2, the median row and the worst."""
+
+    median: float
+    worst: float
+
+
+@dataclass(frozen=True)
+class Golden:
+    """A checked golden file. Tensors stay on disk: `rows` reads the ones asked for."""
+
+    file: TensorFile
+    prompts: tuple[Prompt, ...]
+    trained: tuple[int, ...]
+    layers: int
+    hidden: int
+    dtype: str
+    target: str
+    source: str
+    noise: Mapping[str, Mapping[int, Noise]] = field(default_factory=dict)
+
+    @property
+    def path(self) -> Path:
+        return self.file.path
+
+    @property
+    def boundaries(self) -> tuple[int, ...]:
+        """The boundaries that every prompt has."""
+        common = set(self.prompts[0].boundaries).intersection(*(prompt.boundaries for prompt in self.prompts))
+        return tuple(sorted(common))
+
+    def has(self, what: str) -> bool:
+        return all(prompt.prefix + what in self.file.tensors for prompt in self.prompts)
+
+    def rows(self, what: str, places: Sequence[tuple[int, int]]) -> torch.Tensor:
+        """Rows of the tensor `what` ("boundary.3", "final_norm") at (prompt, position) pairs: [len(places), hidden].
+
+        Raises SpecwireError when one of them is not finite: nothing can be judged by such a golden.
+        """
+        import torch
+
+        parts = [
+            self.file.pick(self.prompts[prompt].prefix + what, [position for _, position in run])
+            for prompt, run in _by_prompt(places)
+        ]
+        found = torch.cat(parts) if parts else torch.empty((0, self.hidden))
+        if not torch.isfinite(found.float()).all():
+            raise SpecwireError(f"{what} in {self.path} holds NaN or infinity: build the golden again")
+        return found
+
+
+@dataclass(frozen=True)
+class LogGolden:
+    """First five values of each slot as a log line shows them; `None` where a slot's are not known."""
+
+    path: Path
+    trained: tuple[int | None, ...]
+    slots: tuple[tuple[float, ...] | None, ...]
+    layers: int | None
+    hidden: int
+    dtype: str
+    concat_shape: tuple[int, int] | None
+    target: str
+    source: str
+
+
+def open_golden(path: Path | str) -> Golden:
+    """Check a golden file and read its token ids; SpecwireError names the first thing that is wrong."""
+    file = open_tensors(path)
+    metadata = file.metadata
+    if metadata.get("schema") != SCHEMA:
+        raise SpecwireError(f"{path} is no golden file: its metadata says schema {metadata.get('schema')!r}, not {SCHEMA!r}")
+    layers = _number(file, "num_layers")
+    hidden = _number(file, "hidden_size")
+    trained = tuple(_json(file, "trained_boundaries"))
+    if not trained or not all(type(k) is int and 0 <= k <= layers for k in trained):
+        raise SpecwireError(f"trained_boundaries of {path} must be a list of boundaries between 0 and {layers}, not {list(trained)}")
+    prompts = _prompts(file, layers, hidden)
+    if "vocab_size" in metadata:
+        check_token_ids([prompt.token_ids for prompt in prompts], _number(file, "vocab_size"), str(path))
+    return Golden(
+        file, prompts, trained, layers, hidden, metadata.get("dtype", ""), metadata.get("target", ""),
+        metadata.get("source", ""), _noise(file),
+    )
+
+
+def check_token_ids(prompts: Sequence[Sequence[int]], vocabulary: int, where: str) -> None:
+    """SpecwireError when an id is negative or beyond the vocabulary."""
+    for number, ids in enumerate(prompts):
+        for place, token in enumerate(ids):
+            if not 0 <= token < vocabulary:
+                raise SpecwireError(f"token id {token} at prompt {number}[{place}] of {where} is outside the vocabulary of {vocabulary}")
+
+
+def _prompts(file: TensorFile, layers: int, hidden: int) -> tuple[Prompt, ...]:
+    known: dict[str, set[int]] = {}
+    for name, entry in file.tensors.items():
+        found = _NAME.fullmatch(name)
+        if not found:
+            continue
+        prefix = f"prompt.{found[1]}." if found[1] else ""
+        known.setdefault(prefix, set())
+        if name.endswith("token_ids"):
+            continue
+        if len(entry.shape) != 2 or entry.shape[1] != hidden or entry.dtype not in ("F16", "BF16", "F32", "F64"):
+            raise SpecwireError(f"{name} of {file.path} must be floating point [n, {hidden}], not {entry.dtype} {list(entry.shape)}")
+        if found[3] and int(found[3]) > layers:
+            raise SpecwireError(f"{name} of {file.path} is beyond the target's {layers} layers")
+        if found[2] == "boundary":
+            known[prefix].add(int(found[3]))
+    if "" not in known:
+        raise SpecwireError(f"{file.path} has no token_ids: nothing to run, nothing to compare")
+    order = sorted(known, key=lambda prefix: int(prefix.split(".")[1]) if prefix else -1)
+    return tuple(_prompt(file, prefix, known[prefix]) for prefix in order)
+
+
+def _prompt(file: TensorFile, prefix: str, boundaries: set[int]) -> Prompt:
+    entry = file.entry(prefix + "token_ids")
+    if entry.dtype != "I64" or len(entry.shape) != 1 or entry.shape[0] == 0:
+        raise SpecwireError(f"{prefix}token_ids of {file.path} must be int64 [n] with n > 0, not {entry.dtype} {list(entry.shape)}")
+    if not boundaries:
+        raise SpecwireError(f"{file.path} holds no {prefix}boundary.K: nothing to compare")
+    for name in (*(f"{kind}.{k}" for kind in ("boundary", "residual") for k in boundaries), "final_norm"):
+        tensor = file.tensors.get(prefix + name)
+        if tensor and tensor.shape[0] != entry.shape[0]:
+            raise SpecwireError(f"{prefix}{name} of {file.path} has {tensor.shape[0]} rows, token_ids {entry.shape[0]}")
+    ids = tuple(int(value) for value in file.values(prefix + "token_ids", 0, entry.shape[0]))
+    if min(ids) < 0:
+        raise SpecwireError(f"{prefix}token_ids of {file.path} holds the negative id {min(ids)}")
+    return Prompt(prefix, ids, tuple(sorted(boundaries)))
+
+
+def _number(file: TensorFile, key: str) -> int:
+    text = file.metadata.get(key, "")
+    if not text.isascii() or not text.isdigit() or not 0 < int(text[:12]) < 10**9:
+        raise SpecwireError(f"{key} in the metadata of {file.path} must be a positive number, not {text[:40]!r}")
+    return int(text)
+
+
+def _json(file: TensorFile, key: str) -> Any:
+    try:
+        found = json.loads(file.metadata.get(key, ""))
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, (list, dict)):
+        raise SpecwireError(f"{key} in the metadata of {file.path} must be JSON, not {file.metadata.get(key, '')[:40]!r}")
+    return found
+
+
+def _noise(file: TensorFile) -> dict[str, dict[int, Noise]]:
+    if "noise" not in file.metadata:
+        return {}
+    try:
+        noise = {
+            dtype: {int(k): Noise(float(median), float(worst)) for k, (median, worst) in table.items()}
+            for dtype, table in _json(file, "noise").items()
+        }
+    except (AttributeError, TypeError, ValueError) as error:
+        raise SpecwireError(f"noise in the metadata of {file.path} must be {{dtype: {{boundary: [median, worst]}}}}") from error
+    flat = [value for table in noise.values() for one in table.values() for value in (one.median, one.worst)]
+    if not all(math.isfinite(value) and 0 <= value < 1 for value in flat):
+        raise SpecwireError(f"noise in the metadata of {file.path} must lie between 0 and 1")
+    return noise
+
+
+def _by_prompt(places: Sequence[tuple[int, int]]) -> list[tuple[int, list[tuple[int, int]]]]:
+    groups: list[tuple[int, list[tuple[int, int]]]] = []
+    for place in places:
+        if not groups or groups[-1][0] != place[0]:
+            groups.append((place[0], []))
+        groups[-1][1].append(place)
+    return groups
+
+
+@dataclass(frozen=True)
+class States:
+    """What a reference computed for one prompt; every tensor is [n, hidden]."""
+
+    token_ids: Sequence[int]
+    boundaries: Mapping[int, torch.Tensor]
+    final_norm: torch.Tensor | None = None
+    residuals: Mapping[int, torch.Tensor] = field(default_factory=dict)
+
+
+def write_golden(
+    path: Path | str,
+    prompts: Sequence[States],
+    *,
+    trained: Sequence[int],
+    layers: int,
+    dtype: str,
+    target: str,
+    source: str,
+    noise: Mapping[str, Mapping[int, Noise]] | None = None,
+    extra: Mapping[str, str] | None = None,
+) -> None:
+    """Write a golden file; the same input gives the same bytes. Written beside `path` and moved into place."""
+    import torch
+
+    tensors: dict[str, torch.Tensor] = {}
+    for number, states in enumerate(prompts):
+        prefix = f"prompt.{number}." if number else ""
+        tensors[prefix + "token_ids"] = torch.tensor(list(states.token_ids), dtype=torch.int64)
+        tensors |= {f"{prefix}boundary.{k}": states.boundaries[k] for k in sorted(states.boundaries)}
+        if states.final_norm is not None:
+            tensors[prefix + "final_norm"] = states.final_norm
+        tensors |= {f"{prefix}residual.{k}": states.residuals[k] for k in sorted(states.residuals)}
+    metadata = {
+        "schema": SCHEMA,
+        "trained_boundaries": json.dumps(list(trained)),
+        "num_layers": str(layers),
+        "hidden_size": str(next(iter(prompts[0].boundaries.values())).shape[1]),
+        "dtype": dtype,
+        "target": target,
+        "source": source,
+        **(extra or {}),
+    }
+    if noise:
+        metadata["noise"] = json.dumps(
+            {name: {str(k): [one.median, one.worst] for k, one in sorted(table.items())} for name, table in sorted(noise.items())}
+        )
+    write_tensors(path, tensors, metadata)
+
+
+def is_log_golden(path: Path | str) -> bool:
+    """Whether the file is JSON (a log golden) rather than safetensors; it is judged by its first bytes."""
+    try:
+        with open(path, "rb") as file:
+            start = file.read(64).lstrip()
+    except OSError as error:
+        raise SpecwireError(f"cannot read {path}: {error.strerror or error}") from error
+    return start.startswith(b"{")
+
+
+def open_log_golden(path: Path | str) -> LogGolden:
+    """Check a log golden; SpecwireError names the first thing that is wrong."""
+    path = Path(path)
+    try:
+        document = json.loads(path.read_text("utf-8"))
+        if document.get("schema") != SCHEMA or document.get("kind") != "log":
+            raise SpecwireError(f"{path} is no log golden: schema {document.get('schema')!r}, kind {document.get('kind')!r}")
+        slots = tuple(None if values is None else tuple(float(value) for value in values) for values in document["slots"])
+        trained = tuple(document.get("trained_boundaries") or [None] * len(slots))
+        shape = document.get("concat_shape")
+        golden = LogGolden(
+            path, trained, slots, document.get("num_layers"), int(document["hidden_size"]), str(document["dtype"]),
+            (int(shape[0]), int(shape[1])) if shape else None, str(document.get("target", "")), str(document.get("source", "")),
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
+        raise SpecwireError(f"{path} is no log golden: {type(error).__name__}: {error}") from error
+    known = [values for values in slots if values is not None]
+    if not known or len(trained) != len(slots) or not all(len(v) == 5 and all(map(math.isfinite, v)) for v in known):
+        raise SpecwireError(f"{path} must give five finite values for at least one slot, and one trained boundary per slot")
+    return golden
