@@ -1,0 +1,38 @@
+"""Reports the concatenation that the logits processor keeps for the draft in FULL mode."""
+
+from specwire.probe import Probe, Tap, Unrecognised
+
+
+def find(source, sites):
+    packed = list(sites.concats(source, "full"))
+    if not packed:
+        yield Unrecognised(
+            "LogitsProcessor",
+            "no packing of aux_hidden_states (torch.cat or pack_aux_hidden_states) under capture_hidden_mode.is_full()",
+        )
+    for place, value in packed:
+        metadata = ", logits_metadata" if sites.readable(place, "after", "logits_metadata") else ""
+        yield Tap(place, "after", f'concat("full", {value}{metadata})')
+
+
+PROBE = Probe(
+    group="debug",
+    reports="the concatenation in FULL mode",
+    site="layers/logits_processor.py",
+    files=("sglang/srt/layers/logits_processor.py",),
+    needles=(b"need_capture",),
+    find=find,
+    cases=(
+        """
+        import torch
+        class LogitsProcessor:
+            def forward(self, aux_hidden_states, logits_metadata):
+                if logits_metadata.capture_hidden_mode.need_capture():
+                    if logits_metadata.capture_hidden_mode.is_full():
+                        aux_hidden_states = torch.cat(aux_hidden_states, dim=-1)
+        +               concat("full", aux_hidden_states, logits_metadata)
+                        kept = aux_hidden_states
+                return kept
+        """,
+    ),
+)

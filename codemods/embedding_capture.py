@@ -1,0 +1,42 @@
+"""Reports boundary 0: the target's embeddings, computed or handed in."""
+
+from specwire.probe import Absent, Probe, Tap
+
+
+def find(source, sites):
+    for loop in sites.capture_loops(source):
+        found = sites.embedding(loop.function)
+        if found is None:
+            yield Absent(loop.function.qualname, "this function is handed its states: it embeds nothing")
+            continue
+        place, hidden = found
+        model, batch = sites.model_argument(loop.function), sites.batch_arguments(place)
+        yield Tap(place, "after", f"embedding({model}, {hidden}{batch})")
+
+
+PROBE = Probe(
+    group="debug",
+    reports="boundary 0",
+    site="every EAGLE-3-capable target, after the embedding",
+    files=("sglang/srt/models/*.py",),
+    needles=(b"captur",),
+    find=find,
+    cases=(
+        """
+        import torch
+        class Model:
+            def forward(self, input_ids, positions, forward_batch, input_embeds=None):
+                if input_embeds is None:
+                    hidden = self.embed_tokens(input_ids)
+                else:
+                    hidden = input_embeds
+        +       embedding(self, hidden, input_ids=input_ids, positions=positions, forward_batch=forward_batch)
+                aux = []
+                for i in range(8):
+                    if i in self.layers_to_capture:
+                        aux.append(hidden)
+                    hidden = self.layers[i](hidden)
+                return hidden, aux
+        """,
+    ),
+)

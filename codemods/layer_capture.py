@@ -1,0 +1,47 @@
+"""Reports each boundary that the target captures for the draft, as the engine keeps it."""
+
+from specwire.probe import Probe, Tap
+
+
+def find(source, sites):
+    for loop in sites.capture_loops(source):
+        model = sites.model_argument(loop.function)
+        for capture in loop.captures:
+            batch = sites.batch_arguments(capture.place)
+            yield Tap(capture.place, "after", f"captured({model}, {capture.collected}, {capture.boundary}{batch})")
+
+
+PROBE = Probe(
+    group="debug",
+    reports="each captured boundary",
+    site="every EAGLE-3-capable target, in the layer loop",
+    files=("sglang/srt/models/*.py",),
+    needles=(b"captur",),
+    find=find,
+    cases=(
+        """
+        import torch
+        class Model:
+            def forward(self, positions, hidden, forward_batch):
+                aux = AuxHiddenStateList()
+                for i in range(8):
+                    with recorder(i):
+                        layer = self.layers[i]
+                        hidden = layer(hidden, capture_output=aux.capture if i in self.layers_to_capture else None)
+        +               captured(self, aux, i, positions=positions, forward_batch=forward_batch)
+                return hidden, aux
+        """,
+        """
+        import torch
+        class Model:
+            def forward(self, hidden):
+                aux = []
+                for i, layer in enumerate(self.layers):
+                    hidden = layer(hidden)
+                    if i in self.layers_to_capture:
+                        aux.append(hidden)
+        +           captured(self, aux, i + 1)
+                return hidden, aux
+        """,
+    ),
+)

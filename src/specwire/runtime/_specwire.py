@@ -1,0 +1,331 @@
+# specwire:runtime This file was put here by `specwire apply`; `specwire remove` takes it out again.
+"""What the taps call: reports and captures of hidden states, on standard library and torch alone.
+
+EAGLE3_DEBUG=1             one line per tap on stderr
+EAGLE3_CAPTURE_DIR=DIR     also one safetensors file per tap, in DIR/rank<R>/
+EAGLE3_CAPTURE_BOUNDARIES  which boundaries hidden-state-dump keeps: `all` (default) or `3,31,59`
+EAGLE3_DEBUG_RANKS=0,1     only these ranks report (all take part in collectives)
+EAGLE3_DEBUG_STEPS=N       only the first N steps of each site are reported
+
+A tap never raises into the engine, never changes what it is shown, and neither syncs nor prints while a
+CUDA graph is being captured: what it could not see goes into DIR/rank<R>/blind.jsonl.
+"""
+
+import functools
+import json
+import os
+import sys
+import time
+
+import torch
+
+
+def _set(name):
+    return os.environ.get(name, "").strip().lower() not in ("", "0", "false", "no", "off")
+
+
+def _numbers(name):
+    text = os.environ.get(name, "").strip().lower()
+    return None if text in ("", "all") else {int(part) for part in text.split(",") if part.strip()}
+
+
+DEBUG = _set("EAGLE3_DEBUG")
+CAPTURE_DIR = os.environ.get("EAGLE3_CAPTURE_DIR") or None
+on = DEBUG or CAPTURE_DIR is not None
+
+try:
+    _RANKS, _BOUNDARIES = _numbers("EAGLE3_DEBUG_RANKS"), _numbers("EAGLE3_CAPTURE_BOUNDARIES")
+    _STEPS = int(os.environ.get("EAGLE3_DEBUG_STEPS") or 0) or None
+except ValueError as _error:
+    print(f"[EAGLE3-DEBUG] setting not understood, everything is reported: {_error}", file=sys.stderr)
+    _RANKS = _BOUNDARIES = _STEPS = None
+
+_steps = {}  # site -> steps begun
+_loops = {}  # site -> (id of what is looped over, last index, how many were seen)
+_context = {}  # what the latest target forward was given, for sites that are not given it themselves
+_blind_seen = set()
+_sequence = None
+
+
+def embedding(model, hidden, **batch):
+    """Boundary 0: `hidden` [tokens, hidden], as it leaves the target's embedding."""
+    _tap("embedding-capture", _embedding, model, hidden, batch)
+
+
+def captured(model, collected, boundary, **batch):
+    """The newest entry of `collected`, when the layer at hand added one: `boundary` as the engine keeps it."""
+    _tap("layer-capture", _captured, model, collected, boundary, batch)
+
+
+def boundary(model, index, hidden, residual=None, snapshot=None, **batch):
+    """The residual stream at boundary `index` (None: one past the last seen), read as this release holds it."""
+    _tap("hidden-state-dump", _boundary, model, index, hidden, residual, snapshot, batch)
+
+
+def forward_end(model, hidden, collected=None, **batch):
+    """The target's final states, and how many boundaries the engine captured on the way."""
+    _tap("forward-end", _forward_end, model, hidden, collected, batch)
+
+
+def concat(which, value, batch=None):
+    """The concatenation [tokens, slots * hidden] that the logits processor keeps for the draft."""
+    _tap(f"concat-{which}", _concat, which, value, batch)
+
+
+def draft_input(model, hidden, embeds, **batch):
+    """The states and the embeddings that reach the draft."""
+    _tap("draft-input", _draft_input, model, hidden, embeds, batch)
+
+
+def fc_before(model, hidden, embeds, **batch):
+    """What stands at the draft's width test."""
+    _tap("draft-fc", _fc_before, hidden)
+
+
+def fc_after(model, hidden, **batch):
+    """What the width test made of it: projected, or passed on as it was."""
+    _tap("draft-fc", _fc_after, model, hidden, batch)
+
+
+# --- one function per site -----------------------------------------------------------------------
+
+
+def _embedding(site, model, hidden, batch):
+    _context.update(batch)
+    _report(site, _next_step(site), {"hidden_states": hidden}, batch, boundary=0, model=model)
+
+
+def _captured(site, model, collected, boundary, batch):
+    count = 0 if collected is None else len(collected)
+    identity, last, seen = _loops.get(site, (None, None, 0))
+    if identity != id(collected) or boundary <= last:
+        seen = 0
+        _next_step(site)
+    _loops[site] = (id(collected), boundary, count)
+    if count > seen:
+        value = _newest(collected)
+        _context["hidden_size"] = int(value.shape[-1])
+        _report(site, _steps[site] - 1, {"hidden_states": value}, batch, boundary=boundary, model=model)
+
+
+def _boundary(site, model, index, hidden, residual, snapshot, batch):
+    _, last, _ = _loops.get(site, (None, -1, 0))
+    index = last + 1 if index is None else index
+    if index <= last or site not in _steps:
+        _next_step(site)
+    _loops[site] = (None, index, 0)
+    if _BOUNDARIES is not None and index not in _BOUNDARIES:
+        return
+    if snapshot is not None:
+        hidden = snapshot(hidden, batch.get("forward_batch"))
+    elif residual is not None:
+        hidden = hidden + residual
+    _report(site, _steps[site] - 1, {"hidden_states": hidden}, batch, boundary=index, model=model)
+
+
+def _forward_end(site, model, hidden, collected, batch):
+    if isinstance(collected, torch.Tensor):
+        note = f"captured: one tensor {list(collected.shape)}"
+    else:
+        note = f"captured: {0 if collected is None else len(collected)}"
+    _report(site, _next_step(site), {"hidden_states": hidden}, batch, model=model, note=note)
+
+
+def _concat(site, which, value, batch):
+    rows = {**_context, "forward_batch": batch if batch is not None else _context.get("forward_batch")}
+    if which != "full":  # one row per request: ids and positions of all tokens do not fit
+        rows = {"forward_batch": rows["forward_batch"]}
+    _report(site, _next_step(site), {"hidden_states": value}, rows, width=_context.get("hidden_size"))
+
+
+def _draft_input(site, model, hidden, embeds, batch):
+    tensors = {"hidden_states": hidden, "embeds": embeds}
+    _report(site, _next_step(site), tensors, batch, model=model, width=int(embeds.shape[-1]))
+
+
+def _fc_before(site, hidden):
+    _context["fc_input"] = hidden
+
+
+def _fc_after(site, model, hidden, batch):
+    before = _context.pop("fc_input", None)
+    if before is None:
+        return
+    ran = hidden is not before
+    note = "fc ran" if ran else f"fc did not run: the states are already {before.shape[-1]} wide"
+    _report(site, _next_step(site), {"input": before, "output": hidden}, batch, model=model, note=note, fc_ran=ran)
+
+
+def _newest(collected):
+    if isinstance(collected, (list, tuple)):
+        return collected[-1]
+    width, count = collected._feature_size, len(collected)  # one packed buffer: the last filled chunk of it
+    return collected._buffer[..., (count - 1) * width : count * width]
+
+
+# --- when to look, and when not to ---------------------------------------------------------------
+
+
+def _tap(site, look, *args):
+    if torch.compiler.is_compiling():
+        _compiled(site)
+        return
+    try:
+        if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+            _blind(site, "cuda-graph", "ran while a graph was captured; its replays are not seen")
+            return
+        look(site, *args)
+    except Exception as error:
+        _blind(site, "error", f"{type(error).__name__}: {error}")
+
+
+@torch._dynamo.assume_constant_result
+def _compiled(site):
+    _blind(site, "torch-compile", "runs inside a compiled region and is not seen there")
+    return 0
+
+
+def _blind(site, reason, detail):
+    if (site, reason, detail) in _blind_seen:
+        return
+    _blind_seen.add((site, reason, detail))
+    try:
+        if DEBUG:
+            sys.stderr.write(f"[EAGLE3-DEBUG] site={site} rank={_rank()[0]} blind={reason} {detail}\n")
+        if CAPTURE_DIR:
+            with open(os.path.join(_folder(), "blind.jsonl"), "a") as out:
+                out.write(json.dumps({"site": site, "reason": reason, "detail": detail}) + "\n")
+    except OSError:
+        pass
+
+
+def _next_step(site):
+    _steps[site] = _steps.get(site, 0) + 1
+    return _steps[site] - 1
+
+
+# --- reporting -----------------------------------------------------------------------------------
+
+
+def _report(site, step, tensors, batch, boundary=None, model=None, note=None, width=None, **extra):
+    rank, world = _rank()
+    if (_RANKS is not None and rank not in _RANKS) or (_STEPS is not None and step >= _STEPS):
+        return
+    forward = batch.get("forward_batch")
+    about = {
+        "schema": "specwire.capture/1",
+        "site": site,
+        "rank": rank,
+        "world_size": world,
+        "step": step,
+        "mode": getattr(getattr(forward, "forward_mode", None), "name", None),
+        "graph": "eager",
+        "boundary": boundary,
+        "captured": _ids(getattr(model, "layers_to_capture", None)),
+        "note": note,
+        "pid": os.getpid(),
+        "model": type(model).__name__ if model is not None else None,
+        **extra,
+    }
+    tensors = {name: value.detach() for name, value in tensors.items() if isinstance(value, torch.Tensor)}
+    rows = _rows(batch, forward)
+    if DEBUG:
+        sys.stderr.write(_line(about, tensors, rows, width) + "\n")
+        sys.stderr.flush()
+    if CAPTURE_DIR:
+        _save(about, {**tensors, **rows})
+
+
+def _rows(batch, forward):
+    """What tells one row from another: token ids, positions, and where each request's rows begin."""
+    found = {"token_ids": batch.get("input_ids"), "positions": batch.get("positions")}
+    for name in ("extend_seq_lens", "extend_prefix_lens", "seq_lens", "req_pool_indices"):
+        found[name] = getattr(forward, name, None)
+    return {
+        name: value.detach().to(torch.int64)
+        for name, value in found.items()
+        if isinstance(value, torch.Tensor) and not value.is_floating_point()
+    }
+
+
+def _line(about, tensors, rows, width):
+    value = tensors.get("output", tensors.get("hidden_states"))
+    fields = {
+        "site": about["site"],
+        "rank": about["rank"],
+        "step": about["step"],
+        "mode": about["mode"] or "-",
+        "shape": list(value.shape),
+        "dtype": str(value.dtype).removeprefix("torch."),
+        "norm": f"{value.double().norm().item():.6g}",
+        "hs_first5": _first5(value),
+        "boundary": "-" if about["boundary"] is None else about["boundary"],
+    }
+    for name, key in (("token", "token_ids"), ("position", "positions")):
+        if key in rows and rows[key].numel():
+            fields[name] = int(rows[key].reshape(-1)[0])
+    if width and value.shape[-1] % width == 0:
+        fields["slots"] = "[" + ", ".join(_first5(part) for part in value.split(width, dim=-1)) + "]"
+    if about["note"]:
+        fields["note"] = repr(about["note"])
+    return "[EAGLE3-DEBUG] " + " ".join(f"{name}={text}" for name, text in fields.items())
+
+
+def _first5(value):
+    if value.dim() == 0 or value.numel() == 0:
+        return "[]"
+    row = value.reshape(-1, value.shape[-1])[0, :5]
+    return "[" + ", ".join(f"{number:.6g}" for number in row.double().tolist()) + "]"
+
+
+def _ids(value):
+    try:
+        return None if value is None else [int(part) for part in value]
+    except (TypeError, ValueError):
+        return None
+
+
+@functools.cache
+def _rank():
+    group = torch.distributed
+    return (group.get_rank(), group.get_world_size()) if group.is_available() and group.is_initialized() else (0, 1)
+
+
+# --- safetensors, written plainly: the engine's environment need not have the package -------------
+
+_DTYPES = {
+    torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16",
+    torch.int64: "I64", torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL",
+}  # fmt: skip
+
+
+def _folder():
+    folder = os.path.join(CAPTURE_DIR, f"rank{_rank()[0]}")
+    os.makedirs(folder, exist_ok=True)
+    return folder
+
+
+def _save(about, tensors):
+    global _sequence
+    folder = _folder()
+    if _sequence is None:  # an earlier process wrote here: go on after it, never over it
+        numbers = [name.split(".")[0] for name in os.listdir(folder) if name.endswith(".safetensors")]
+        _sequence = max((int(number) for number in numbers if number.isdigit()), default=-1) + 1
+    about["time"] = time.time()
+    header, blobs, offset = {"__metadata__": {"specwire": json.dumps(about)}}, [], 0
+    for name, value in sorted(tensors.items()):
+        value = value.cpu().contiguous()
+        blob = value.reshape(-1).view(torch.uint8).numpy() if value.numel() else b""
+        size = value.numel() * value.element_size()
+        header[name] = {"dtype": _DTYPES[value.dtype], "shape": list(value.shape), "data_offsets": [offset, offset + size]}
+        blobs.append(blob)
+        offset += size
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    path = os.path.join(folder, f"{_sequence:06d}.{about['site']}.safetensors")
+    _sequence += 1
+    with open(path + ".part", "wb") as out:
+        out.write(len(text).to_bytes(8, "little") + text)
+        for blob in blobs:
+            out.write(blob)
+    os.replace(path + ".part", path)
