@@ -1,0 +1,91 @@
+"""`specwire golden`: make golden files, and look into one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from specwire.cli import _options
+from specwire.errors import SpecwireError
+
+
+@click.group("golden")
+def command() -> None:
+    """Make golden files: from a reference model, from training data; show one.
+
+    Example: specwire golden build --target models/target --out target.safetensors
+    """
+
+
+@command.command("build")
+@click.option("--target", required=True, type=click.Path(path_type=Path), help="The target model's directory.")
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="The golden file to write.")
+@click.option("--tokens", multiple=True, metavar="IDS", help="Token ids of one prompt, such as 3,4,5; may be repeated.")
+@click.option("--prompts", "prompts_file", type=click.Path(path_type=Path), help="JSON file with a list of lists of token ids.")
+@click.option("--trained", metavar="KS", help="Boundaries the draft was trained on, in slot order, such as 3,31,59.")
+@click.option("--boundaries", default="all", show_default=True, metavar="all|KS", help="Boundaries to store.")
+@click.option("--dtype", type=click.Choice(["bfloat16", "float16", "float32"]), help="Precision that will be served; the target's own by default.")
+@_options.quiet
+@_options.as_json
+def build(target: Path, out: Path, tokens: tuple[str, ...], prompts_file: Path | None, trained: str | None,
+          boundaries: str, dtype: str | None, quiet: bool, as_json: bool) -> None:
+    """Run the target in transformers and store every boundary.
+
+    Example: specwire golden build --target models/target --out target.safetensors --trained 3,31,59
+    """
+    from specwire.goldens.build import build_golden
+
+    prompts = [_numbers(text, "--tokens") for text in tokens] or None
+    if prompts_file:
+        if prompts:
+            raise SpecwireError("give --tokens or --prompts, not both")
+        prompts = _read_prompts(prompts_file)
+    build_golden(
+        target, out, prompts, dtype=dtype, trained=_numbers(trained, "--trained") if trained else None,
+        boundaries=None if boundaries == "all" else _numbers(boundaries, "--boundaries"),
+        say=lambda text: _options.note(text, quiet),
+    )
+    _show(out, as_json)
+
+
+@command.command("show")
+@click.argument("file", type=click.Path(path_type=Path))
+@_options.as_json
+def show(file: Path, as_json: bool) -> None:
+    """Say what a golden file holds.
+
+    Example: specwire golden show golden/target.safetensors
+    """
+    _show(file, as_json)
+
+
+def _show(path: Path, as_json: bool) -> None:
+    from specwire.goldens.show import describe, describe_text
+
+    document = describe(path)
+    if as_json:
+        _options.emit(document)
+    else:
+        click.echo(describe_text(document))
+
+
+def _numbers(text: str, option: str) -> list[int]:
+    try:
+        return [int(part) for part in text.replace(" ", ",").split(",") if part]
+    except ValueError as error:
+        raise SpecwireError(f"{option} takes whole numbers separated by commas, not {text!r}") from error
+
+
+def _read_prompts(path: Path) -> list[list[int]]:
+    try:
+        found: Any = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise SpecwireError(f"cannot read the prompts in {path}: {error}") from error
+    if not isinstance(found, list) or not found or not all(
+        isinstance(ids, list) and ids and all(type(token) is int for token in ids) for ids in found
+    ):
+        raise SpecwireError(f"{path} must hold a JSON list of lists of token ids, none empty")
+    return found

@@ -1,0 +1,1 @@
+"""Where goldens come from: a reference model, or data that somebody has already."""

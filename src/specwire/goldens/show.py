@@ -1,0 +1,86 @@
+"""Says what a golden file holds, for people and as JSON; needs no tensor library."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from specwire.golden import Golden, LogGolden, is_log_golden, open_golden, open_log_golden
+
+
+def describe(path: Path) -> dict[str, Any]:
+    """A JSON document: what the file says of itself, and the first five values of each trained slot."""
+    return _of_log(open_log_golden(path)) if is_log_golden(path) else _of_tensors(open_golden(path))
+
+
+def _of_tensors(golden: Golden) -> dict[str, Any]:
+    return {
+        "schema": "specwire.golden/1",
+        "kind": "tensors",
+        "path": str(golden.path),
+        "target": golden.target,
+        "source": golden.source,
+        "dtype": golden.dtype,
+        "num_layers": golden.layers,
+        "hidden_size": golden.hidden,
+        "trained_boundaries": list(golden.trained),
+        "boundaries": list(golden.boundaries),
+        "final_norm": golden.has("final_norm"),
+        "prompts": [{"tokens": len(prompt.token_ids), "token_ids": list(prompt.token_ids[:16])} for prompt in golden.prompts],
+        "concat_shape": [len(golden.prompts[0].token_ids), golden.hidden * len(golden.trained)],
+        "slots": [
+            {
+                "slot": slot,
+                "boundary": k,
+                "hs_first5": first_five(golden, k),
+                "noise": {dtype: table[k].worst for dtype, table in golden.noise.items() if k in table},
+            }
+            for slot, k in enumerate(golden.trained)
+        ],
+    }
+
+
+def first_five(golden: Golden, boundary: int) -> list[float] | None:
+    """The first five values of the first prompt's first row at `boundary`; None when the golden lacks it."""
+    name = f"boundary.{boundary}"
+    if name not in golden.file.tensors:
+        return None
+    return [float(f"{value:.6g}") for value in golden.file.values(name, 0, min(5, golden.hidden))]
+
+
+def _of_log(golden: LogGolden) -> dict[str, Any]:
+    return {
+        "schema": "specwire.golden/1",
+        "kind": "log",
+        "path": str(golden.path),
+        "target": golden.target,
+        "source": golden.source,
+        "dtype": golden.dtype,
+        "num_layers": golden.layers,
+        "hidden_size": golden.hidden,
+        "trained_boundaries": list(golden.trained),
+        "concat_shape": list(golden.concat_shape) if golden.concat_shape else None,
+        "slots": [
+            {"slot": slot, "boundary": k, "hs_first5": list(values) if values else None}
+            for slot, (k, values) in enumerate(zip(golden.trained, golden.slots, strict=True))
+        ],
+    }
+
+
+def describe_text(document: dict[str, Any]) -> str:
+    lines = [
+        f"golden    {document['path']} ({document['kind']})",
+        f"target    {document['target']}: {document['num_layers']} layers, hidden {document['hidden_size']}, {document['dtype']}",
+        f"source    {document['source']}",
+        f"trained   boundaries {document['trained_boundaries']}, concat {document['concat_shape']}",
+    ]
+    if document["kind"] == "tensors":
+        known = document["boundaries"]
+        full = len(known) == document["num_layers"] + 1
+        lines.append(f"holds     {'all ' if full else ''}{len(known)} boundaries{'' if full else f' {known}'}"
+                     f"{', final norm' if document['final_norm'] else ''}")
+        lines.append("prompts   " + ", ".join(f"{one['tokens']} tokens" for one in document["prompts"]))
+    for slot in document["slots"]:
+        noise = ", ".join(f"{dtype} {value:.1e}" for dtype, value in slot.get("noise", {}).items())
+        lines.append(f"slot {slot['slot']}    boundary {slot['boundary']}  first5 {slot['hs_first5']}" + (f"  noise {noise}" if noise else ""))
+    return "\n".join(lines)

@@ -1,0 +1,58 @@
+"""What a model's directory says about it, read without importing a model library."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from specwire.errors import SpecwireError
+
+# They change with the library that saved the file, or with how the model is served, not with the model.
+_VOLATILE = ("_name_or_path", "transformers_version", "torch_dtype", "dtype")
+
+
+def read_config(directory: Path | str) -> dict[str, Any]:
+    """The `config.json` of a model directory; SpecwireError when there is none that can be read."""
+    path = Path(directory) / "config.json"
+    if not Path(directory).is_dir():
+        raise SpecwireError(f"{directory} is no directory: name the one that holds the model's config.json")
+    try:
+        config = json.loads(path.read_text("utf-8"))
+    except FileNotFoundError as error:
+        raise SpecwireError(f"{directory} has no config.json: it is no model directory") from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise SpecwireError(f"cannot read {path}: {error}") from error
+    if not isinstance(config, dict):
+        raise SpecwireError(f"{path} holds no JSON object")
+    return config
+
+
+def text_config(config: dict[str, Any]) -> dict[str, Any]:
+    """The part that describes the language model: vision models keep it one level down."""
+    inner = next((config[key] for key in ("text_config", "llm_config") if isinstance(config.get(key), dict)), None)
+    merged = {**config, **inner} if inner else config
+    for key in ("num_hidden_layers", "hidden_size", "vocab_size"):
+        if type(merged.get(key)) is not int or merged[key] <= 0:
+            raise SpecwireError(f"the target's config gives {key} as {merged.get(key)!r}: a positive number is needed")
+    return merged
+
+
+def target_name(directory: Path | str) -> str:
+    """A model's name and a hash of its config, as a golden records them: "NAME sha256:HEX"."""
+    config = {key: value for key, value in read_config(directory).items() if key not in _VOLATILE}
+    digest = hashlib.sha256(json.dumps(config, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    return f"{Path(directory).resolve().name} sha256:{digest[:16]}"
+
+
+def draft_layer_ids(config: dict[str, Any]) -> list[int] | None:
+    """The layer ids that a draft's config asks for, as written; None when it names none."""
+    places = (config.get("eagle_config"), config.get("dflash_config"), config)
+    for place in places:
+        if isinstance(place, dict):
+            for key in ("eagle_aux_hidden_state_layer_ids", "target_layer_ids", "aux_hidden_state_layer_ids"):
+                ids = place.get(key)
+                if isinstance(ids, list) and ids and all(type(value) is int for value in ids):
+                    return list(ids)
+    return None
