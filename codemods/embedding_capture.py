@@ -19,7 +19,7 @@ PROBE = Probe(
     reports="boundary 0",
     site="every EAGLE-3-capable target, after the embedding",
     files=("sglang/srt/models/*.py",),
-    needles=(b"captur",),
+    needles=(b"to_capture",),
     find=find,
     cases=(
         """

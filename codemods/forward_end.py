@@ -20,7 +20,7 @@ PROBE = Probe(
     reports="final states, how many were captured",
     site="every EAGLE-3-capable target, at the end of forward",
     files=("sglang/srt/models/*.py",),
-    needles=(b"captur",),
+    needles=(b"to_capture",),
     find=find,
     cases=(
         """

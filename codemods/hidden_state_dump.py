@@ -22,7 +22,7 @@ PROBE = Probe(
     reports="chosen boundaries, whole, as training data holds them",
     site="the target's layer loop",
     files=("sglang/srt/models/*.py",),
-    needles=(b"captur",),
+    needles=(b"to_capture",),
     find=find,
     cases=(
         """

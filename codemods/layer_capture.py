@@ -16,7 +16,7 @@ PROBE = Probe(
     reports="each captured boundary",
     site="every EAGLE-3-capable target, in the layer loop",
     files=("sglang/srt/models/*.py",),
-    needles=(b"captur",),
+    needles=(b"to_capture",),
     find=find,
     cases=(
         """

@@ -10,20 +10,8 @@ import libcst as cst
 
 from specwire import marks, sites
 from specwire.errors import SpecwireError
-from specwire.probe import Absent, Probe, Tap, Unrecognised
+from specwire.probe import Absent, Probe, Site, Tap, Unrecognised
 from specwire.source import Source, names, readable, sha256
-
-
-@dataclass(frozen=True)
-class Site:
-    """What became of a probe at one site of a file; `line` in the file as rendered, 0 when there is none."""
-
-    probe: str
-    file: str
-    qualname: str
-    line: int
-    state: str
-    why: str = ""
 
 
 @dataclass(frozen=True)

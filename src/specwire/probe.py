@@ -39,6 +39,18 @@ class Unrecognised:
 
 
 @dataclass(frozen=True)
+class Site:
+    """One probe at one site: `applied`, `already`, `removed`, `absent`, `failed` or `edited`."""
+
+    probe: str
+    file: str
+    qualname: str
+    line: int
+    state: str
+    why: str = ""
+
+
+@dataclass(frozen=True)
 class Probe:
     """`find(source, sites)` yields what the probe does in a file; `sites` is the module of structural matchers.
 

@@ -82,7 +82,8 @@ def embedding(function: Function) -> tuple[Place, str] | None:
     for place in places(function):
         for targets, value in assigned(place.statement):
             if target_names(targets) and any(_is_embedding(call) for call in calls(value)):
-                return _whole_choice(place), target_names(targets)[0]
+                choice = _whole_choice(place)
+                return next(((choice, name) for name in _bound_below(choice) if bound_after(choice, name)), None)
     return None
 
 
@@ -99,16 +100,17 @@ def returned_name(place: Place) -> str | None:
     """The first plain name that a `return` at or below the place gives back."""
     for part in descend(place.statement):
         if isinstance(part, cst.Return) and part.value is not None:
-            value = part.value.elements[0].value if isinstance(part.value, cst.Tuple) else part.value
+            value = part.value.body if isinstance(part.value, cst.IfExp) else part.value
+            value = value.elements[0].value if isinstance(value, cst.Tuple) else value
             return value.value if isinstance(value, cst.Name) else None
     return None
 
 
 def layer_states(call: Place) -> str | None:
     """The name that the layer call both takes and binds anew: the states on their way through the layers."""
-    given = {name for each in calls(call.statement) for argument in each.args for name in names(argument)}
     for part in descend(call.statement):
-        if isinstance(part, cst.Assign):
+        if isinstance(part, cst.Assign) and isinstance(part.value, cst.Call) and _is_layer_call(part.value, set()):
+            given = {name for argument in part.value.args for name in names(argument)}
             for name in target_names([target.target for target in part.targets]):
                 if name in given and name != "residual":
                     return name
@@ -219,16 +221,17 @@ def _collection_of(function: Function, step: Place, value: cst.BaseExpression) -
 
 def _calls_layer(step: Place, loop: cst.For) -> bool:
     """Whether the step runs the layer at hand: `layer(…)`, `self.layers[i](…)` or a method of either."""
-    layer_names = {"layer", "decoder_layer", "block"} | set(target_names([loop.target]))
-    for call in calls(step.statement):
-        function = call.func
-        if isinstance(function, cst.Attribute) and function.attr.value.startswith("forward"):
-            function = function.value
-        if isinstance(function, cst.Name) and function.value in layer_names:
-            return True
-        if isinstance(function, cst.Subscript) and (dotted(function.value) or "").endswith("layers"):
-            return True
-    return False
+    items = set(target_names([loop.target]))
+    return any(_is_layer_call(call, items) for call in calls(step.statement))
+
+
+def _is_layer_call(call: cst.Call, items: set[str]) -> bool:
+    function = call.func
+    if isinstance(function, cst.Attribute) and function.attr.value.startswith("forward"):
+        function = function.value
+    if isinstance(function, cst.Name):
+        return function.value in {"layer", "decoder_layer", "block"} | items
+    return isinstance(function, cst.Subscript) and (dotted(function.value) or "").endswith("layers")
 
 
 def _index(loop: cst.For) -> str | None:
@@ -266,6 +269,14 @@ def _whole_choice(place: Place) -> Place:
         if isinstance(parent, cst.If) and any("embeds" in name for name in _all_names(parent.test)):
             return Place(place.function, parent, place.suites[: depth + 1], place.parents[:depth])
     return place
+
+
+def _bound_below(place: Place) -> Iterator[str]:
+    """Names that assignments at or below the place bind, in order."""
+    inside = [each for each in places(place.function) if place.statement in (each.statement, *each.parents)]
+    for each in inside:
+        for targets, _ in assigned(each.statement):
+            yield from target_names(targets)
 
 
 def _returns(statement: cst.CSTNode) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -30,3 +31,17 @@ def note(text: str, quiet: bool = False) -> None:
     """A progress line or a remark: on stderr, so that stdout holds results only."""
     if not quiet:
         print(text, file=sys.stderr, flush=True)
+
+
+def progress(quiet: bool, first_after: float = 2.0, every: float = 1.0) -> Callable[[str], None]:
+    """A callback for lines of progress: silent for the first seconds, then at most one a second, on stderr."""
+    begun = last = time.monotonic()
+
+    def say(text: str) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if not quiet and now - begun >= first_after and now - last >= every:
+            last = now
+            note(text)
+
+    return say

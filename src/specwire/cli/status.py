@@ -1,0 +1,22 @@
+from __future__ import annotations
+
+import click
+
+from specwire import surgery
+from specwire.cli import _options as options
+from specwire.cli import _trees as trees
+
+
+@click.command()
+@options.tree_argument
+@options.as_json
+@options.quiet
+def command(tree, python, as_json, quiet):
+    """Say which taps are in a tree, where, and whether a hand has been on them.
+
+    \b
+    Example: specwire status installed --json
+    """
+    found = trees.opened(tree, python, quiet)
+    outcome = surgery.status(found)
+    return trees.finish(outcome, lambda: None, as_json=as_json, show_diff=False, dry_run=False, quiet=quiet)

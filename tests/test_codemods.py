@@ -1,0 +1,64 @@
+"""What every probe obeys, run on the cases that each carries in its own file."""
+
+import re
+import textwrap
+
+import pytest
+
+from specwire import marks, registry
+from specwire.insert import render
+
+PROBES = {name: module.PROBE for name, module in registry.modules("specwire.codemods").items()}
+DOCS = {name: module.__doc__ for name, module in registry.modules("specwire.codemods").items()}
+CASES = [
+    pytest.param(name, textwrap.dedent(text.replace("\n+", "\n ")).lstrip("\n"), text, id=f"{name}-{number}")
+    for name, probe in PROBES.items()
+    for number, text in enumerate(probe.cases)
+]
+
+
+def split(text: str) -> tuple[str, list[str]]:
+    """A case's source without its `+` lines, and those lines' calls, with how many source lines stand above each."""
+    lines = text.strip("\n").splitlines()
+    source, calls = [], []
+    for line in lines:
+        if line.lstrip().startswith("+"):
+            calls.append((len(source), line.lstrip()[1:].strip()))
+        else:
+            source.append(line)
+    return textwrap.dedent("\n".join(source)).strip() + "\n", calls
+
+
+def inserted(data: bytes) -> list[tuple[int, str]]:
+    calls, above = [], 0
+    for line in data.decode().splitlines():
+        if "# specwire:" not in line:
+            above += 1
+        elif "# specwire:import" not in line:
+            calls.append((above, re.sub(r"  # specwire:.*", "", line).strip()))
+    return [(above, call.removeprefix("if _specwire.on: _specwire.").removeprefix("@_specwire.")) for above, call in calls]
+
+
+def test_there_are_probes_and_each_carries_a_case():
+    assert len(PROBES) >= 8
+    assert not [name for name, probe in PROBES.items() if not probe.cases]
+
+
+@pytest.mark.parametrize("name, _, text", CASES)
+@pytest.mark.parametrize("end", ["\n", "\r\n"], ids=["lf", "crlf"])
+def test_case(name, _, text, end):
+    source, expected = split(text)
+    original = source.replace("\n", end).encode()
+    done = render("sglang/srt/models/case.py", original, {name: PROBES[name]})
+    assert inserted(done.data) == expected
+    assert marks.stripped(done.data) == original
+    assert all(mark.intact for mark in marks.marks(done.data))
+    if end == "\r\n":
+        assert b"\n" not in done.data.replace(b"\r\n", b"")
+
+
+@pytest.mark.parametrize("name", PROBES)
+def test_file_says_what_the_probe_does(name):
+    first = DOCS[name].strip().splitlines()[0]
+    assert first.endswith(".") and len(first) < 110
+    assert PROBES[name].group in ("debug", "capture", "profile")
