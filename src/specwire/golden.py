@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import torch
 
 SCHEMA = "specwire.golden/1"
+STRAY = 4.0
 _NAME = re.compile(r"(?:prompt\.(\d{1,6})\.)?(?:(boundary|residual)\.(\d{1,5})|token_ids|final_norm)")
 
 
@@ -36,10 +37,12 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Noise:
-    """How far two honest computations of the same rows lie apart: relative L2, the median row and the worst."""
+    """How far two honest computations of the same rows lie apart, in relative L2: the median row, the worst row,
+    and the share of rows that stray, which is those beyond `STRAY` medians (rounding that flipped an expert)."""
 
     median: float
     worst: float
+    stray: float
 
 
 @dataclass(frozen=True)
@@ -189,14 +192,14 @@ def _noise(file: TensorFile) -> dict[str, dict[int, Noise]]:
         return {}
     try:
         noise = {
-            dtype: {int(k): Noise(float(median), float(worst)) for k, (median, worst) in table.items()}
+            dtype: {int(k): Noise(*(float(value) for value in one)) for k, one in table.items()}
             for dtype, table in _json(file, "noise").items()
         }
     except (AttributeError, TypeError, ValueError) as error:
-        raise SpecwireError(f"noise in the metadata of {file.path} must be {{dtype: {{boundary: [median, worst]}}}}") from error
-    flat = [value for table in noise.values() for one in table.values() for value in (one.median, one.worst)]
-    if not all(math.isfinite(value) and 0 <= value < 1 for value in flat):
-        raise SpecwireError(f"noise in the metadata of {file.path} must lie between 0 and 1")
+        raise SpecwireError(f"noise in the metadata of {file.path} must be {{dtype: {{boundary: [median, worst, stray]}}}}") from error
+    flat = [value for table in noise.values() for one in table.values() for value in (one.median, one.worst, one.stray)]
+    if not all(math.isfinite(value) and 0 <= value < 2 for value in flat):
+        raise SpecwireError(f"noise in the metadata of {file.path} must lie between 0 and 2")
     return noise
 
 
@@ -254,7 +257,7 @@ def write_golden(
     }
     if noise:
         metadata["noise"] = json.dumps(
-            {name: {str(k): [one.median, one.worst] for k, one in sorted(table.items())} for name, table in sorted(noise.items())}
+            {name: {str(k): [one.median, one.worst, one.stray] for k, one in sorted(table.items())} for name, table in sorted(noise.items())}
         )
     write_tensors(path, tensors, metadata)
 

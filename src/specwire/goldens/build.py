@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specwire.errors import SpecwireError
-from specwire.golden import Noise, States, check_token_ids, write_golden
+from specwire.golden import STRAY, Noise, States, check_token_ids, write_golden
 from specwire.model_files import read_config, target_name, text_config
 from specwire.tensorfile import open_tensors
 
@@ -210,7 +210,7 @@ def _stored(states: States, wanted: Sequence[int], dtype: str) -> States:
 
 
 def _noise(run: Sequence[States], stored: Sequence[States], wanted: Sequence[int]) -> dict[int, Noise]:
-    """Relative L2 of each row of `run` against what is stored: the median and the worst, per boundary."""
+    """Relative L2 of each row of `run` against what is stored, per boundary."""
     import torch
 
     table = {}
@@ -219,7 +219,9 @@ def _noise(run: Sequence[States], stored: Sequence[States], wanted: Sequence[int
             (one.boundaries[k].double() - kept.boundaries[k].double()).norm(dim=-1) / kept.boundaries[k].double().norm(dim=-1)
             for one, kept in zip(run, stored, strict=True)
         ])
-        table[k] = Noise(_short(errors.median().item()), _short(errors.max().item()))
+        median = errors.median().item()
+        stray = (errors > STRAY * median).double().mean().item() if median else 0.0
+        table[k] = Noise(_short(median), _short(errors.max().item()), _short(stray))
     return table
 
 

@@ -1,0 +1,172 @@
+"""Make-believe systems for the checks' own cases: a small target's states, and what a faulty engine would record.
+
+The states behave as a transformer's do: every layer adds a little to the stream, a token's embedding is the same
+wherever it stands, and later boundaries lie near their neighbours.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from specwire.capture import SCHEMA, open_capture
+from specwire.context import Context, make_context
+from specwire.evidence import Evidence, gather
+from specwire.golden import Noise, States, open_golden, write_golden
+from specwire.tensorfile import write_tensors
+
+if TYPE_CHECKING:
+    import torch
+
+LAYERS, HIDDEN, VOCABULARY = 12, 32, 64
+PROMPTS = ((20, 21, 22, 23, 24, 25, 26, 27), (30, 21, 31, 23, 30), (40, 41, 42, 43, 44, 45, 46, 47, 48, 49, 50, 51, 20))
+TRAINED = (3, 7, 10)
+NOISE = {"float32": 3e-7, "bfloat16": 2.5e-3}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One system: which boundary is in which slot, and what happens to the rows on their way.
+
+    `alter(states, world)` takes and gives the concat of one prompt, [n, slots * hidden]; `per_rank(rank, states, world)`
+    likewise, for each rank. `context` is for `make_context`. `extra` events are (site, about, tensors) of prompt 0.
+    """
+
+    name: str
+    slots: Sequence[int | str] = TRAINED
+    trained: Sequence[int] = TRAINED
+    alter: Callable[[torch.Tensor, World], torch.Tensor] | None = None
+    per_rank: Callable[[int, torch.Tensor, World], torch.Tensor] | None = None
+    ranks: int = 1
+    dtype: str = "float32"
+    known: Sequence[int] | None = None
+    context: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class World:
+    """A target's states for one prompt; a name such as "final_norm" or "branch.3" gives another tensor."""
+
+    prompt: int
+    states: Mapping[int | str, torch.Tensor]
+
+    def __getitem__(self, what: int | str) -> torch.Tensor:
+        return self.states[what]
+
+
+def evidence_of(case: Case, folder: Path) -> Evidence:
+    """Write the case's golden and capture into `folder` and gather the evidence from these files."""
+    golden, capture = folder / "golden.safetensors", folder / "capture"
+    write_case_golden(golden, case)
+    for rank in range(case.ranks):
+        for prompt, ids in enumerate(PROMPTS):
+            world = World(prompt, _heard(prompt, NOISE[case.dtype]))
+            write_prefill(capture, rank, case.ranks, prompt, ids, concat(case, world, rank))
+    return gather(open_golden(golden), open_capture(capture), context_of(case, folder))
+
+
+def context_of(case: Case, folder: Path) -> Context:
+    """`draft` in a case's context is a config; it becomes a directory with that config."""
+    options = dict(case.context)
+    if "draft" in options:
+        place = folder / "draft"
+        place.mkdir(exist_ok=True)
+        (place / "config.json").write_text(json.dumps(options["draft"]))
+        options["draft"] = place
+    return make_context(**options)
+
+
+def concat(case: Case, world: World, rank: int = 0) -> torch.Tensor:
+    """What the draft gets for one prompt: [n, slots * hidden]."""
+    import torch
+
+    states = torch.cat([world[what] for what in case.slots], dim=-1)
+    if case.alter:
+        states = case.alter(states, world)
+    if case.per_rank:
+        states = case.per_rank(rank, states, world)
+    return states if states.dtype in (torch.float16, torch.float64) else states.to(getattr(torch, case.dtype))
+
+
+def write_case_golden(path: Path, case: Case) -> None:
+    import torch
+
+    dtype = getattr(torch, case.dtype)
+    level = NOISE[case.dtype]
+    prompts = [
+        States(
+            ids,
+            {k: world[k].to(dtype) for k in (range(LAYERS + 1) if case.known is None else case.known)},
+            world["final_norm"].to(dtype),
+            {k: world[f"residual.{k}"].to(dtype) for k in case.trained if k and (case.known is None or k in case.known)},
+        )
+        for ids, world in zip(PROMPTS, _states(seed=0), strict=True)
+    ]
+    noise = {case.dtype: {k: Noise(level, 1.3 * level, 0.0) for k in range(LAYERS + 1)}}
+    write_golden(path, prompts, trained=case.trained, layers=LAYERS, dtype=case.dtype, target="make-believe", source="case", noise=noise)
+
+
+def write_prefill(folder: Path, rank: int, ranks: int, sequence: int, ids: Sequence[int], states: torch.Tensor) -> None:
+    """One draft-input event of a prefill of `ids`, as the engine's draft gets it: ids shifted left by one."""
+    import torch
+
+    write_event(folder, rank, sequence, "draft-input", {
+        "hidden_states": states,
+        "token_ids": torch.tensor([*ids[1:], 1]),
+        "positions": torch.arange(len(ids)),
+        "extend_seq_lens": torch.tensor([len(ids)]),
+        "extend_prefix_lens": torch.tensor([0]),
+        "seq_lens": torch.tensor([len(ids)]),
+    }, world_size=ranks)
+
+
+def write_event(folder: Path, rank: int, sequence: int, site: str, tensors: Mapping[str, torch.Tensor], **about: Any) -> None:
+    """One event of a capture directory."""
+    place = folder / f"rank{rank}"
+    place.mkdir(parents=True, exist_ok=True)
+    facts = {
+        "schema": SCHEMA, "site": site, "rank": rank, "world_size": 1, "step": sequence, "mode": "EXTEND", "graph": "eager",
+        "boundary": None, "captured": None, "note": None, "pid": 1, "model": None, **about,
+    }
+    write_tensors(place / f"{sequence:06d}.{site}.safetensors", tensors, {"specwire": json.dumps(facts, sort_keys=True)})
+
+
+@functools.cache
+def _heard(prompt: int, level: float) -> dict[int | str, torch.Tensor]:
+    """A prompt's states as an engine computes them: as noisy as the golden says that its precision is."""
+    import torch
+
+    random = torch.Generator().manual_seed(prompt)
+    return {
+        what: state + level * state.square().mean(-1, keepdim=True).sqrt() * torch.randn(state.shape, generator=random)
+        for what, state in _states(seed=0)[prompt].items()
+    }
+
+
+@functools.cache
+def _states(seed: int) -> tuple[dict[int | str, torch.Tensor], ...]:
+    import torch
+
+    random = torch.Generator().manual_seed(seed)
+
+    def normal(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=random)
+
+    table, weight = normal(VOCABULARY, HIDDEN), 1 + 0.5 * normal(HIDDEN)
+    found = []
+    for ids in PROMPTS:
+        stream = table[torch.tensor(ids)]
+        states: dict[int | str, torch.Tensor] = {0: stream}
+        for k in range(1, LAYERS + 1):
+            residual = stream + 0.25 * normal(*stream.shape)
+            branch = 0.25 * normal(*stream.shape)
+            stream = residual + branch
+            states |= {k: stream, f"residual.{k}": residual, f"branch.{k}": branch}
+        states["final_norm"] = stream / stream.square().mean(-1, keepdim=True).sqrt() * weight
+        states["norm_weight"] = weight
+        found.append(states)
+    return tuple(found)

@@ -1,0 +1,185 @@
+"""From a golden and a capture to a verdict and the named causes: the JSON document of `check` and `verify`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from specwire.capture import open_capture
+from specwire.context import Context
+from specwire.errors import FINDING, INCONCLUSIVE, OK
+from specwire.evidence import Cause, Evidence, Skipped, gather
+from specwire.golden import open_golden
+from specwire.judge import Slot, judge, missing_rows
+from specwire.registry import modules
+
+SCHEMA = "specwire.check/1"
+EXIT = {"match": OK, "mismatch": FINDING, "inconclusive": INCONCLUSIVE}
+_ORDER = ("certain", "likely", "possible")
+
+
+def check_capture(golden: Path | str, capture: Path | str, context: Context | None = None) -> dict[str, Any]:
+    """Compare a capture directory with a golden file and diagnose what differs.
+
+    Returns the document of CONTRACT's `check`; `EXIT[document["verdict"]]` is the exit code. Raises SpecwireError
+    for files that cannot be used.
+    """
+    return examine(gather(open_golden(golden), open_capture(capture), context or Context()))
+
+
+def examine(evidence: Evidence) -> dict[str, Any]:
+    """Judge the slots, run every check, and put both into one document."""
+    slots = judge(evidence)
+    causes, checks = diagnose(evidence)
+    reasons = _reasons(evidence, slots)
+    verdict = _verdict(slots, causes, reasons)
+    golden, first = evidence.golden, evidence.pieces[0] if evidence.pieces else None
+    prompt = first.prompt if first else 0
+    have = sum(piece.count for piece in evidence.pieces if piece.prompt == prompt)
+    between = evidence.comparison.between_ranks if evidence.comparison else {}
+    return {
+        "schema": SCHEMA,
+        "verdict": verdict,
+        "why": reasons if verdict == "inconclusive" else [],
+        "site": evidence.site,
+        "target_side": _target_side(evidence, slots),
+        "concat_shape": [have, evidence.width] if first else None,
+        "golden_concat_shape": [len(golden.prompts[prompt].token_ids), golden.hidden * len(golden.trained)],
+        "dtype": evidence.dtype if first else None,
+        "ranks": len(ranks_seen(evidence)),
+        "ranks_agree": ranks_agree(evidence) if first else None,
+        "rank_difference": _number(max(between.values(), default=0.0)) if first else None,
+        "rows_compared": sum(piece.count for piece in evidence.pieces),
+        "noise_floor": _number(max(evidence.floor(k).measured for k in golden.trained)),
+        "noise_source": evidence.floor(golden.trained[-1]).source,
+        "slots": [_slot_document(slot) for slot in slots],
+        "distances": _distances(evidence),
+        "causes": [
+            {"id": cause.id, "confidence": cause.confidence, "evidence": cause.evidence, "fix": cause.fix} for cause in causes
+        ],
+        "checks": checks,
+        "notes": list(evidence.notes),
+        "golden": {"path": str(golden.path), "target": golden.target, "source": golden.source},
+        "capture": str(evidence.capture.path),
+    }
+
+
+def diagnose(evidence: Evidence) -> tuple[list[Cause], list[dict[str, str]]]:
+    """Every check's answer: the causes, most probable first, and one line per check."""
+    causes: list[Cause] = []
+    lines: list[dict[str, str]] = []
+    for name, module in modules("specwire.checks").items():
+        answer = module.check(evidence)
+        if isinstance(answer, Cause):
+            causes.append(replace(answer, id=name))
+            lines.append({"id": name, "state": "fault", "why": answer.evidence})
+        elif isinstance(answer, Skipped):
+            lines.append({"id": name, "state": "skipped", "why": answer.why})
+        else:
+            lines.append({"id": name, "state": "ok", "why": ""})
+    causes.sort(key=lambda cause: (_ORDER.index(cause.confidence), cause.steps, cause.id))
+    return causes, lines
+
+
+def ranks_seen(evidence: Evidence) -> tuple[int, ...]:
+    """The ranks that recorded what reached the draft."""
+    return tuple(sorted({event.rank for event in evidence.capture.at(evidence.site)}))
+
+
+def ranks_agree(evidence: Evidence) -> bool:
+    """Whether all ranks recorded the same rows, to within the tightest noise floor of the slots."""
+    if evidence.odd_ranks:
+        return False
+    between = evidence.comparison.between_ranks if evidence.comparison else {}
+    return all(difference <= min(evidence.floor(k).usual for k in evidence.trained) for difference in between.values())
+
+
+def _reasons(evidence: Evidence, slots: list[Slot]) -> list[str]:
+    """Why there can be no verdict of `match`, though nothing is known to be wrong."""
+    reasons = []
+    if not evidence.pieces:
+        blind = {f"{line.get('site')}: {line.get('reason')}" for line in evidence.capture.blind}
+        reasons.append("no states of the golden's prompts were captured" + (f" (taps could not look: {', '.join(sorted(blind))})" if blind else ""))
+    elif evidence.site != "draft-input":
+        reasons.append(f"nothing was captured at draft-input; {evidence.site} shows the target's side only")
+    if missing := missing_rows(evidence):
+        prompt, position = missing[0]
+        reasons.append(f"{len(missing)} rows were not captured, first position {position} of prompt {prompt}")
+    stages = int(evidence.context.launch.get("pp_size") or evidence.context.launch.get("pipeline_parallel_size") or 1)
+    expected = max(1, evidence.capture.world_size // stages)
+    if evidence.pieces and len(ranks_seen(evidence)) < expected:
+        silent = sorted(set(range(expected)) - set(ranks_seen(evidence)))
+        reasons.append(f"{len(ranks_seen(evidence))} of {expected} ranks recorded it; rank {', '.join(map(str, silent))} did not")
+    if evidence.odd_ranks:
+        reasons.append(f"rank {', '.join(map(str, evidence.odd_ranks))} recorded other rows than the first")
+    reasons += [f"slot {slot.slot}: {slot.why}" for slot in slots if slot.state == "not-compared" and evidence.pieces]
+    return reasons
+
+
+def _verdict(slots: list[Slot], causes: list[Cause], reasons: list[str]) -> str:
+    if any(slot.state == "mismatch" for slot in slots) or any(cause.confidence != "possible" for cause in causes):
+        return "mismatch"
+    if reasons or not slots or any(slot.state != "match" for slot in slots):
+        return "inconclusive"
+    return "match"
+
+
+def _target_side(evidence: Evidence, slots: list[Slot]) -> str:
+    if evidence.pieces and evidence.width == evidence.golden.hidden * len(evidence.trained):
+        if all(slot.state == "match" for slot in slots):
+            return "exact"
+    return "differs" if any(slot.state == "mismatch" for slot in slots) else "unknown"
+
+
+def _slot_document(slot: Slot) -> dict[str, Any]:
+    return {
+        "slot": slot.slot,
+        "expected_boundary": slot.expected,
+        "nearest_boundary": slot.nearest,
+        "rel_l2": _number(slot.rel_l2),
+        "nearest_rel_l2": _number(slot.nearest_rel_l2),
+        "cosine": _number(slot.cosine, 9),
+        "hs_first5": _numbers(slot.first5),
+        "golden_first5": _numbers(slot.golden5),
+        "state": slot.state,
+        "why": slot.why,
+        "tolerance": _number(slot.tolerance),
+        "rows": slot.rows,
+        "failed_rows": slot.failed_rows,
+        "worst_row": {"prompt": slot.worst[0], "position": slot.worst[1], "rel_l2": _number(slot.worst[2])} if slot.worst else None,
+    }
+
+
+def _distances(evidence: Evidence) -> dict[str, Any] | None:
+    """The median row's distance of every slot to every boundary, for the heatmap."""
+    if evidence.sample is None:
+        return None
+    medians = evidence.sample.distances.median(dim=-1).values.tolist()
+    return {"boundaries": list(evidence.sample.boundaries), "slots": [_numbers(row) for row in medians], "rows": len(evidence.sample.places)}
+
+
+def _numbers(values: Any) -> list[float | None] | None:
+    return None if values is None else [_number(value) for value in values]
+
+
+def _number(value: float | None, digits: int = 6) -> float | None:
+    """Rounded for people; JSON knows neither NaN nor infinity."""
+    return float(f"{value:.{digits}g}") if value is not None and isfinite(value) else None
+
+
+def documented(module: Any) -> Mapping[str, str]:
+    """A check's docstring in parts: `summary`, `symptom`, `cause`, `fix`."""
+    text = module.__doc__ or ""
+    parts = {"summary": text.strip().splitlines()[0] if text.strip() else ""}
+    current = None
+    for line in text.splitlines()[1:]:
+        head, colon, rest = line.strip().partition(":")
+        if colon and head in ("Symptom", "Cause", "Fix"):
+            current = head.lower()
+            parts[current] = rest.strip()
+        elif current and line.strip():
+            parts[current] += " " + line.strip()
+    return parts

@@ -1,0 +1,55 @@
+"""`specwire check`: compare what a run recorded with a golden, and name the cause."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from specwire.cli import _options
+from specwire.errors import SpecwireError
+
+
+@click.command("check")
+@click.option("--golden", required=True, type=click.Path(path_type=Path), help="The golden file to compare with.")
+@click.option("--capture", type=click.Path(path_type=Path), help="Capture directory of a run (EAGLE3_CAPTURE_DIR).")
+@click.option("--log", type=click.Path(path_type=Path), help="Log with [EAGLE3-DEBUG] lines; - reads stdin.")
+@click.option("--target", type=click.Path(path_type=Path), help="The served target's directory, for more checks.")
+@click.option("--draft", type=click.Path(path_type=Path), help="The draft's directory, for more checks.")
+@click.option("--launch", metavar='"ARGS"', help="The engine's launch arguments, as typed.")
+@click.option("--accept-length", type=float, help="The acceptance length that was seen; a hint, never a proof.")
+@click.option("--html", type=click.Path(path_type=Path), help="Also write one self-contained page.")
+@_options.quiet
+@_options.as_json
+def command(golden: Path, capture: Path | None, log: Path | None, target: Path | None, draft: Path | None,
+            launch: str | None, accept_length: float | None, html: Path | None, quiet: bool, as_json: bool) -> int:
+    """Compare a capture, or a log, with a golden and name the cause.
+
+    Exits 0 for a match, 1 for a mismatch, 3 when something needed for a verdict was missing.
+
+    Example: specwire check --golden golden/target.safetensors --capture out/capture --draft models/draft
+    """
+    from specwire.check import EXIT, check_capture
+    from specwire.context import make_context
+    from specwire.render import render_text
+
+    if (capture is None) == (log is None):
+        raise SpecwireError("give either --capture DIR or --log FILE to check")
+    context = make_context(target=target, draft=draft, launch=launch, accept_length=accept_length)
+    if capture:
+        document = check_capture(golden, capture, context)
+    else:
+        from specwire.logs import check_log
+
+        document = check_log(golden, log, context)
+    if html:
+        from specwire.html import write_page
+
+        write_page(html, document)
+        _options.note(f"wrote {html}", quiet)
+    if as_json:
+        _options.emit(document)
+    else:
+        click.echo(render_text(document, colour=sys.stdout.isatty()))
+    return EXIT[document["verdict"]]

@@ -1,0 +1,82 @@
+"""What is known beside the numbers: how the engine was started, with which draft, and what its source would do."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from specwire.errors import SpecwireError
+from specwire.model_files import draft_layer_ids, read_config, target_name
+
+Rule = Callable[[Sequence[int] | None], Sequence[int] | None]
+
+
+@dataclass(frozen=True)
+class Context:
+    """Every part may be missing; a check that needs a missing part says that it was skipped.
+
+    `rule` maps a draft's layer ids (None: no ids given) to the boundaries that the tree captures for them.
+    """
+
+    launch: Mapping[str, str] = field(default_factory=dict)
+    target_dir: Path | None = None
+    draft_dir: Path | None = None
+    target: Mapping[str, Any] | None = None
+    draft: Mapping[str, Any] | None = None
+    version: str | None = None
+    rule: Rule | None = None
+    accept_length: float | None = None
+
+    @property
+    def algorithm(self) -> str | None:
+        return self.launch.get("speculative_algorithm")
+
+    @property
+    def layer_ids(self) -> list[int] | None:
+        return draft_layer_ids(dict(self.draft)) if self.draft else None
+
+    @property
+    def target_name(self) -> str | None:
+        return target_name(self.target_dir) if self.target_dir else None
+
+    def ids_for(self, boundaries: Sequence[int]) -> list[int] | None:
+        """The layer ids that this tree turns into `boundaries`; None when its rule is not known or gives no way."""
+        if self.rule is None:
+            return None
+        wanted = list(boundaries)
+        for ids in (wanted, [k - 1 for k in wanted], [k + 1 for k in wanted]):
+            if min(ids) >= 0 and list(self.rule(ids) or ()) == wanted:
+                return ids
+        return None
+
+
+def make_context(
+    *, target: Path | str | None = None, draft: Path | str | None = None, launch: str | Mapping[str, Any] | None = None,
+    version: str | None = None, rule: Rule | None = None, accept_length: float | None = None,
+) -> Context:
+    """Read the configs that were named; SpecwireError when one of them cannot be read."""
+    return Context(
+        launch_arguments(launch), Path(target) if target else None, Path(draft) if draft else None,
+        read_config(target) if target else None, read_config(draft) if draft else None, version, rule, accept_length,
+    )
+
+
+def launch_arguments(launch: str | Mapping[str, Any] | None) -> dict[str, str]:
+    """Engine arguments by name, dashes as underscores: from a command as typed, or from a mapping."""
+    if launch is None:
+        return {}
+    if isinstance(launch, Mapping):
+        return {str(key).lstrip("-").replace("-", "_"): str(value) for key, value in launch.items() if value is not None}
+    try:
+        words = shlex.split(launch, comments=True)
+    except ValueError as error:
+        raise SpecwireError(f"the launch command cannot be read as a shell would: {error}") from error
+    found: dict[str, str] = {}
+    for word, following in zip(words, [*words[1:], "--"]):
+        if word.startswith("--"):
+            name, equals, value = word[2:].partition("=")
+            found[name.replace("-", "_")] = value if equals else ("true" if following.startswith("--") else following)
+    return found

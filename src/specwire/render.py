@@ -1,0 +1,91 @@
+"""The document of `check` as a short table for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+_COLOURS = {"match": "32", "mismatch": "31", "inconclusive": "33", "not-compared": "33"}
+
+
+def render_text(document: dict[str, Any], colour: bool = False) -> str:
+    """Verdict, one line per slot with the golden's values below the captured ones, then the causes with their fix."""
+    blocks = [_headline(document, colour), *_slots(document, colour)]
+    if document["why"]:
+        blocks.append("no verdict, because:\n" + "\n".join(f"  - {reason}" for reason in document["why"]))
+    blocks += [_cause(number, cause) for number, cause in enumerate(document["causes"], 1)]
+    if document["verdict"] == "mismatch" and not document["causes"]:
+        blocks.append("no check knows this fault: the numbers above are all there is")
+    if notes := document["notes"]:
+        more = f"\n  - and {len(notes) - 5} more (--json lists all)" if len(notes) > 5 else ""
+        blocks.append("notes:\n" + "\n".join(f"  - {note}" for note in notes[:5]) + more)
+    skipped = [line for line in document["checks"] if line["state"] == "skipped"]
+    blocks.append(f"checks: {len(document['checks'])}, of which {len(skipped)} could not look (--json says why)")
+    return "\n\n".join(blocks)
+
+
+def _headline(document: dict[str, Any], colour: bool) -> str:
+    verdict = document["verdict"].upper()
+    lines = [
+        f"{_paint(verdict, document['verdict'], colour)}  {document['rows_compared']} rows at {document['site']}, "
+        f"target side {document['target_side']}",
+        f"concat    {document['concat_shape'] or 'none'} {document['dtype'] or ''}   golden {document['golden_concat_shape']}",
+        f"ranks     {document['ranks']}" + _agreement(document),
+        f"noise     {_short(document['noise_floor'])} ({document['noise_source']})",
+    ]
+    return "\n".join(lines)
+
+
+def _agreement(document: dict[str, Any]) -> str:
+    if document["ranks_agree"] is None or document["ranks"] < 2:
+        return ""
+    if not document["ranks_agree"]:
+        return f", which DIFFER by up to {_short(document['rank_difference'])}"
+    return ", all equal" if not document["rank_difference"] else f", equal to {_short(document['rank_difference'])}"
+
+
+def _slots(document: dict[str, Any], colour: bool) -> list[str]:
+    if not document["slots"]:
+        return []
+    head = ("slot", "wanted", "nearest", "rel L2", "bound", "cosine", "rows off", "first five: captured, golden")
+    rows = []
+    for slot in document["slots"]:
+        off = f"{slot['failed_rows']}/{slot['rows']}" if slot["rows"] else "-"
+        rows.append((
+            str(slot["slot"]), _word(slot["expected_boundary"]), _word(slot["nearest_boundary"]), _short(slot["rel_l2"]),
+            _short(slot["tolerance"]), _word(slot["cosine"], ".6f"), off, _five(slot["hs_first5"]),
+        ))
+        rows.append(("",) * 7 + (_five(slot["golden_first5"]),))
+    widths = [max(len(row[i]) for row in (head, *rows)) for i in range(7)]
+    table = [_line(head, widths)]
+    for number, row in enumerate(rows):
+        state = document["slots"][number // 2]["state"]
+        table.append(_line(row, widths) + (f"  {_paint(state, state, colour)}" if number % 2 == 0 else ""))
+    whys = [f"slot {slot['slot']}: {slot['why']}" for slot in document["slots"] if slot["why"]]
+    return ["\n".join(table), *(["\n".join(whys)] if whys else [])]
+
+
+def _line(row: Sequence[str], widths: Sequence[int]) -> str:
+    return "  ".join([*(cell.rjust(width) for cell, width in zip(row, widths)), row[7]]).rstrip()
+
+
+def _cause(number: int, cause: dict[str, Any]) -> str:
+    return f"{number}. {cause['id']} ({cause['confidence']})\n   evidence  {cause['evidence']}\n   fix       {cause['fix']}"
+
+
+def _five(values: Sequence[float | None] | None) -> str:
+    if values is None:
+        return "-"
+    return "[" + ", ".join("nan" if value is None else f"{value:8.4f}" if abs(value) < 1000 else f"{value:8.1e}" for value in values) + "]"
+
+
+def _short(value: float | None) -> str:
+    return "-" if value is None else "0" if value == 0 else f"{value:.1e}"
+
+
+def _word(value: float | int | None, form: str = "") -> str:
+    return "-" if value is None else format(value, form)
+
+
+def _paint(text: str, state: str, colour: bool) -> str:
+    return f"\x1b[{_COLOURS[state]}m{text}\x1b[0m" if colour else text
