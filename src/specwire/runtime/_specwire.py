@@ -42,7 +42,7 @@ except ValueError as _error:
 
 _steps = {}  # site -> steps begun
 _loops = {}  # site -> (id of what is looped over, last index, how many were seen)
-_context = {}  # what the latest target forward was given, for sites that are not given it themselves
+_context = {}  # what the latest forward was given, for sites that are not given it themselves
 _blind_seen = set()
 _sequence = None
 
@@ -139,6 +139,7 @@ def _concat(site, which, value, batch):
 
 
 def _draft_input(site, model, hidden, embeds, batch):
+    _context.update(batch)
     tensors = {"hidden_states": hidden, "embeds": embeds}
     _report(site, _next_step(site), tensors, batch, model=model, width=int(embeds.shape[-1]))
 
@@ -179,10 +180,13 @@ def _tap(site, look, *args):
         _blind(site, "error", f"{type(error).__name__}: {error}")
 
 
-@torch._dynamo.assume_constant_result
 def _compiled(site):
     _blind(site, "torch-compile", "runs inside a compiled region and is not seen there")
     return 0
+
+
+if on:  # called while a region is compiled, not in the region; importing dynamo is dear, so not when off
+    _compiled = torch.compiler.assume_constant_result(_compiled)
 
 
 def _blind(site, reason, detail):
