@@ -1,0 +1,64 @@
+"""What `run` and `verify` share: naming a job, a place for its files, and progress."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from specwire.cli import _options as options
+from specwire.errors import SpecwireError
+
+
+def job_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The arguments that name a job: TREE, target, draft, golden, ranks, device, the engine's own arguments."""
+    for decorate in reversed(
+        (
+            options.tree_argument,
+            click.argument("engine_arguments", nargs=-1, type=click.UNPROCESSED, metavar="[-- ENGINE ARGS]"),
+            click.option("--target", required=True, type=click.Path(path_type=Path), help="The target model's directory."),
+            click.option("--draft", required=True, type=click.Path(path_type=Path), help="The draft model's directory."),
+            click.option("--golden", required=True, type=click.Path(path_type=Path), help="The golden file to compare with."),
+            click.option("--tp", "ranks", default=1, show_default=True, type=click.IntRange(1), help="Ranks: GPUs, or CPU processes."),
+            click.option("--device", default="auto", show_default=True, type=click.Choice(["auto", "cuda", "cpu"])),
+            click.option("--probe", "names", multiple=True, metavar="NAME", help="Tap with this probe [default: all debug probes]."),
+            click.option("--timeout", type=click.FloatRange(min=1), metavar="SECONDS", help="Give up on the engine after this long."),
+        )
+    ):
+        function = decorate(function)
+    return function
+
+
+def job_of(tree, python, engine_arguments, target, draft, golden, ranks, device, names, timeout):
+    """The job that the options name. Raises SpecwireError when there is no such tree or probe."""
+    from specwire.surgery import chosen
+    from specwire.tree import Tree
+    from specwire.verify import Job
+
+    return Job(
+        Tree.find(tree, python), target, draft, golden, ranks, device, python or sys.executable,
+        tuple(engine_arguments), tuple(chosen(names, ())), timeout,
+    )
+
+
+@contextlib.contextmanager
+def place_for(out: Path | None) -> Iterator[Path]:
+    """The directory that was asked for, kept; else a temporary one that goes unless something fails."""
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+        yield out.resolve()
+        return
+    place = Path(tempfile.mkdtemp(prefix="specwire-"))
+    try:
+        yield place
+    except SpecwireError as error:
+        raise SpecwireError(f"{error}\nKept for a look: {place}") from error
+    else:
+        import shutil
+
+        shutil.rmtree(place, ignore_errors=True)

@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from specwire.cli import _jobs as jobs
+from specwire.cli import _options as options
+
+
+@click.command()
+@jobs.job_options
+@click.option("--out", required=True, type=click.Path(path_type=Path), metavar="DIR", help="Where captures and the engine's log go.")
+@options.as_json
+@options.quiet
+def command(out, as_json, quiet, **job):
+    """Run the patched engine on the golden's tokens and capture; compare later with `specwire check`.
+
+    A TREE without taps is left alone: the run uses a patched view of it in DIR/tree.
+
+    \b
+    Example: specwire run installed --target DIR --draft DIR --golden FILE --out captures --tp 2
+    """
+    from specwire import surgery, verify
+
+    found = jobs.job_of(**job)
+    with jobs.place_for(out) as place:
+        verify.check_job(found)
+        progress = options.progress(quiet, first_after=0.0)
+        tapped = surgery.status(found.tree).result == "applied"
+        view = found.tree.root if tapped else verify.patched_view(found, place / "tree", progress)
+        record = verify.run_record(found, place, verify.run(found, view, place, progress))
+    if as_json:
+        options.emit({"schema": "specwire.run/1", **record, "capture": str(place / "capture")})
+    else:
+        print(f"captured: {place / 'capture'} (engine's log: {record['log']}, {record['seconds']} s)")
+        print(f"next: specwire check --golden {found.golden} --capture {place / 'capture'}")
+    return 0

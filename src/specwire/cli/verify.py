@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import click
+
+from specwire.cli import _jobs as jobs
+from specwire.cli import _options as options
+
+
+@click.command()
+@jobs.job_options
+@click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Keep captures, the engine's log and verify.json here.")
+@click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="Also write one self-contained page.")
+@options.as_json
+@options.quiet
+def command(out, html, as_json, quiet, **job):
+    """Run the real engine on a patched view of TREE and compare what reaches the draft with a golden.
+
+    TREE itself is never written. Everything after `--` goes to the engine as on its own command line.
+
+    \b
+    Example: specwire verify installed --target DIR --draft DIR --golden FILE --tp 8
+             specwire verify ~/sglang ... -- --speculative-algorithm EAGLE3 --speculative-num-steps 3
+    """
+    from specwire import render, verify
+    from specwire.check import EXIT
+
+    found = jobs.job_of(**job)
+    with jobs.place_for(out) as place:
+        document = verify.verify(found, place, options.progress(quiet, first_after=0.0))
+        text = json.dumps(document, indent=2, allow_nan=False)
+        (place / "verify.json").write_text(text + "\n", "utf-8")
+        if html:
+            from specwire.html import write_page
+
+            write_page(html, document)
+        if as_json:
+            print(text)
+        else:
+            print(render.render_text(document, colour=sys.stdout.isatty()))
+    return EXIT[document["verdict"]] if document["tree_restored"] else 1

@@ -1,0 +1,182 @@
+"""The main job: a patched view of a tree, the real engine on the golden's tokens, a verdict, and the proof
+that the tree is what it was."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shlex
+import stat
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from specwire import surgery
+from specwire.check import check_capture
+from specwire.context import Rule, make_context
+from specwire.errors import SpecwireError
+from specwire.golden import check_token_ids, open_golden
+from specwire.model_files import read_config, text_config
+from specwire.overlay import make_overlay
+from specwire.tree import Tree
+
+if TYPE_CHECKING:
+    from specwire.engine.run import EngineResult
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to run on what. `engine_arguments` are the server's own, and win over the defaults."""
+
+    tree: Tree
+    target: Path
+    draft: Path
+    golden: Path
+    ranks: int
+    device: str
+    python: str
+    engine_arguments: tuple[str, ...] = ()
+    probes: tuple[str, ...] = ()
+    timeout: float | None = None
+
+
+def check_job(job: Job) -> None:
+    """Raises SpecwireError with one sentence for the first thing that is missing or does not fit.
+
+    Nothing has been booted or written by then.
+    """
+    golden = open_golden(job.golden)
+    target = text_config(read_config(job.target))
+    check_token_ids([prompt.token_ids for prompt in golden.prompts], target["vocab_size"], str(job.golden))
+    if not read_config(job.draft).get("architectures"):
+        raise SpecwireError(f"{job.draft}/config.json names no architecture: is this a draft model's directory?")
+    for role, place in (("target", job.target), ("draft", job.draft)):
+        if not any(place.glob("*.safetensors")) and not any(place.glob("*.bin")):
+            raise SpecwireError(f"the {role}'s directory {place} holds no weights (*.safetensors or *.bin)")
+
+
+def verify(job: Job, out: Path, progress: Progress) -> dict[str, Any]:
+    """Overlay, apply, run, check, remove, and the proof; the document of `check` with `tree_restored` added.
+
+    Raises SpecwireError when the engine does not come through. The tree itself is never written.
+    """
+    check_job(job)
+    before = fingerprint(job.tree)
+    view = patched_view(job, out / "tree", progress)
+    result = run(job, view, out, progress)
+    progress("comparing with the golden")
+    document = check_run(job, out)
+    document["tree_restored"] = restored(view, job.tree) and fingerprint(job.tree) == before
+    document["run"] = run_record(job, out, result)
+    return document
+
+
+def patched_view(job: Job, where: Path, progress: Progress) -> Path:
+    """An overlay of the job's tree with the taps in it."""
+    names = surgery.chosen(job.probes, ())
+    outcome = surgery.plan_apply(job.tree, names, progress)
+    if outcome.exit_code:
+        bad = next(site for site in outcome.sites if site.state in ("failed", "edited"))
+        raise SpecwireError(f"{bad.file}:{bad.line}: {bad.probe} in {bad.qualname or 'the file'}: {bad.why}")
+    return make_overlay(outcome, where)
+
+
+def run(job: Job, view: Path, out: Path, progress: Progress) -> EngineResult:
+    """Boot the engine of `view` and give it the golden's prompts one by one; captures go to `out`/capture."""
+    from specwire.engine.run import run_engine
+
+    captures = out / "capture"
+    if captures.exists() and any(captures.iterdir()):
+        raise SpecwireError(f"{captures}: holds captures of an earlier run. Name a new directory with --out.")
+    captures.mkdir(parents=True, exist_ok=True)
+    return run_engine(
+        view,
+        job.target,
+        job.draft,
+        [[list(prompt.token_ids)] for prompt in open_golden(job.golden).prompts],
+        tp=job.ranks,
+        device=job.device,
+        extra_args=list(job.engine_arguments),
+        env={"EAGLE3_CAPTURE_DIR": str(captures), "EAGLE3_DEBUG": "1"},
+        out=out,
+        max_new_tokens=1,
+        python=job.python,
+        on_progress=progress,
+        timeout=job.timeout,
+    )
+
+
+def check_run(job: Job, out: Path) -> dict[str, Any]:
+    """The verdict on what a run of the job captured, judged with all that the job says about itself."""
+    context = make_context(
+        target=job.target,
+        draft=job.draft,
+        launch=shlex.join(_as_launched(job)),
+        version=job.tree.version,
+        rule=tree_rule(job),
+    )
+    return check_capture(job.golden, out / "capture", context)
+
+
+def tree_rule(job: Job) -> Rule | None:
+    """Which boundaries the job's tree captures for given layer ids, read from its own source."""
+    from specwire.preflight.rule import captured_boundaries
+
+    config = read_config(job.target)
+
+    def rule(ids: Sequence[int] | None) -> Sequence[int] | None:
+        return captured_boundaries(job.tree, config["architectures"], config, None if ids is None else list(ids)).captured
+
+    try:
+        rule(None)
+    except SpecwireError:
+        return None
+    return rule
+
+
+def _as_launched(job: Job) -> list[str]:
+    given = list(job.engine_arguments)
+    algorithm = [] if any(word.startswith("--speculative-algo") for word in given) else ["--speculative-algorithm", "EAGLE3"]
+    return [*algorithm, "--tp-size", str(job.ranks), *given]
+
+
+def run_record(job: Job, out: Path, result: EngineResult) -> dict[str, Any]:
+    """What a report needs to tell how the numbers came about."""
+    return {
+        "tree": str(job.tree.root),
+        "version": job.tree.version,
+        "target": str(job.target),
+        "draft": str(job.draft),
+        "golden": str(job.golden),
+        "device": job.device,
+        "engine_arguments": list(job.engine_arguments),
+        "seconds": round(result.seconds, 1),
+        "log": str(result.log),
+        "out": str(out),
+    }
+
+
+def restored(view: Path, tree: Tree) -> bool:
+    """Take the taps out of the view again, and say whether every file of it is the tree's, byte for byte."""
+    outcome = surgery.plan_remove(Tree.find(view))
+    if outcome.exit_code:
+        return False
+    outcome.write()
+    patched = [change.path for change in outcome.changes if change.after is not None]
+    same = all(path.read_bytes() == tree.path(path.relative_to(view)).read_bytes() for path in patched)
+    return same and surgery.status(Tree.find(view)).result == "nothing"
+
+
+def fingerprint(tree: Tree) -> dict[str, tuple[int, str]]:
+    """Mode and SHA-256 of every file of the package by name, caches of compiled code included."""
+    found = {}
+    for folder, _, files in os.walk(tree.package):
+        for name in files:
+            path = Path(folder, name)
+            mode = stat.S_IMODE(path.lstat().st_mode)
+            with path.open("rb") as file:
+                found[str(path.relative_to(tree.root))] = (mode, hashlib.file_digest(file, "sha256").hexdigest())
+    return found
