@@ -7,7 +7,7 @@ Fix: write the ids that this release turns into the trained boundaries.
 
 from specwire.case import Case
 from specwire.evidence import Cause, Evidence
-from specwire.hints import layer_ids_fix, listed
+from specwire.hints import asked_for, layer_ids_fix, listed, usual_defaults
 
 
 def check(evidence: Evidence) -> Cause | None:
@@ -18,8 +18,9 @@ def check(evidence: Evidence) -> Cause | None:
     if len(offsets) != 1 or offsets == {0}:
         return None
     offset = offsets.pop()
+    ignored = list(found) in usual_defaults(evidence) and asked_for(evidence, found) is False
     return Cause(
-        "certain",
+        "likely" if ignored else "certain",
         f"slots hold boundaries {listed(found)} where {listed(trained)} were trained: each is {abs(offset)} "
         f"{'below' if offset < 0 else 'above'}, and fits within the noise floor",
         layer_ids_fix(evidence, found),

@@ -92,6 +92,29 @@ def concat(case: Case, world: World, rank: int = 0) -> torch.Tensor:
     return states if states.dtype in (torch.float16, torch.float64) else states.to(getattr(torch, case.dtype))
 
 
+def one_row(row: int, change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[torch.Tensor, World], torch.Tensor]:
+    """An `alter` that changes one row of each prompt."""
+
+    def alter(states: torch.Tensor, world: World) -> torch.Tensor:
+        states = states.clone()
+        states[row] = change(states[row])
+        return states
+
+    return alter
+
+
+def stranger(seed: int, share: float = 1.0) -> Callable[[torch.Tensor, World], torch.Tensor]:
+    """An `alter` that puts another target's states in place of a share of these: 1 for a stranger, less for a relative."""
+
+    def alter(states: torch.Tensor, world: World) -> torch.Tensor:
+        import torch
+
+        other = torch.cat([_states(seed)[world.prompt][k] for k in TRAINED], dim=-1)
+        return (1 - share) * states + share * other
+
+    return alter
+
+
 def write_case_golden(path: Path, case: Case) -> None:
     import torch
 

@@ -120,6 +120,40 @@ class Evidence:
 
         return tuple(slot.slot for slot in judge(self) if slot.state == "mismatch")
 
+    @cached_property
+    def not_finite(self) -> tuple[tuple[int, int, int], ...]:
+        """(rank, sampled row, slot) of every row that holds NaN or infinity."""
+        held = self.sample.captured if self.sample else {}
+        return tuple(
+            (rank, row, slot) for rank, states in held.items() for row, slot in (~states.isfinite().all(dim=-1)).nonzero().tolist()
+        )
+
+    @cached_property
+    def nearest_rows(self) -> tuple[tuple[int | None, ...], ...]:
+        """Per slot and sampled row, the index of the sampled golden row (at the slot's trained boundary) that it is.
+
+        None where it is none of them within the noise floor. Empty when the slots are not the trained ones in number.
+        """
+        if self.sample is None or self.slot_count != len(self.trained):
+            return ()
+        return tuple(self._rows_of(slot, k) for slot, k in enumerate(self.trained))
+
+    def _rows_of(self, slot: int, boundary: int) -> tuple[int | None, ...]:
+        import torch
+
+        if boundary not in self.sample.boundaries:
+            return ()
+        wanted, states = self.wanted(boundary).double(), self.captured(slot).double()
+        ratio = torch.cdist(states, wanted, compute_mode="donot_use_mm_for_euclid_dist") / wanted.norm(dim=-1).clamp_min(1e-300)
+        best = ratio.nan_to_num(nan=float("inf")).min(dim=-1)
+        bound = self.floor(boundary).usual
+        return tuple(int(i) if error <= bound else None for i, error in zip(best.indices, best.values, strict=True))
+
+    @property
+    def any_row_known(self) -> bool:
+        """Whether any captured row is some row of the golden, at the boundary its slot was trained with."""
+        return any(row is not None for slot in self.nearest_rows for row in slot)
+
     # Rows, for the checks that try a transform.
     def captured(self, slot: int, rank: int | None = None) -> torch.Tensor:
         """The sampled rows of one slot, [rows, hidden], float32."""

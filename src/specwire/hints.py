@@ -13,6 +13,25 @@ def listed(boundaries: Sequence[int | None]) -> str:
     return "[" + ", ".join("?" if k is None else str(k) for k in boundaries) + "]"
 
 
+def usual_defaults(evidence: Evidence) -> list[list[int]]:
+    """Boundaries that an engine takes without layer ids: by the tree's own rule if it is known, else the usual ones."""
+    layers = evidence.golden.layers
+    if evidence.context.rule and (own := evidence.context.rule(None)):
+        return [list(own)]
+    return [[2, layers // 2, layers - 3], [1, layers // 2 - 1, layers - 4]]
+
+
+def asked_for(evidence: Evidence, captured: Sequence[int | None]) -> bool | None:
+    """Whether the draft's config asks for the boundaries that were captured; None when the config was not given."""
+    context, ids = evidence.context, evidence.context.layer_ids
+    if context.draft is None:
+        return None
+    if ids is None:
+        return False
+    meant = [list(context.rule(ids) or ())] if context.rule else [ids, [k + 1 for k in ids]]
+    return list(captured) in meant
+
+
 def layer_ids_fix(evidence: Evidence, captured: Sequence[int]) -> str:
     """Which `eagle_aux_hidden_state_layer_ids` give the trained boundaries here, and who would read the old ones right."""
     context, trained = evidence.context, list(evidence.trained)
@@ -25,11 +44,13 @@ def layer_ids_fix(evidence: Evidence, captured: Sequence[int]) -> str:
         shifts = {k - given for k, given in zip(captured, ids)}
         write = [k - min(shifts) for k in trained] if len(shifts) == 1 else None
     if write is None:
+        if len(captured) != len(trained):
+            return f"set {key} so that {release} captures {listed(trained)}"
         return (
-            f"set {key} so that {release} captures {listed(trained)}: it captured {listed(captured)}, so move each id by "
-            f"{trained[0] - captured[0]:+d} (specwire preflight shows what a tree makes of a config)"
+            f"set {key} so that {release} captures {listed(trained)}: it captured {listed(captured)}, so change the ids by "
+            f"{', '.join(f'{wanted - k:+d}' for wanted, k in zip(trained, captured))} (specwire preflight shows what a tree makes of a config)"
         )
-    return f"write {listed(write)} as {key}: {release} turns them into boundaries {listed(trained)}.{_elsewhere(ids, captured, trained, release)}"
+    return f"write {listed(write)} as {key}: {release} turns them into boundaries {listed(trained)}{_elsewhere(ids, captured, trained, release)}"
 
 
 def _elsewhere(ids: Sequence[int] | None, captured: Sequence[int], trained: Sequence[int], release: str) -> str:
@@ -37,12 +58,12 @@ def _elsewhere(ids: Sequence[int] | None, captured: Sequence[int], trained: Sequ
         return ""
     if list(captured) == list(ids) and [k + 1 for k in ids] == list(trained):
         return (
-            f" {release} takes {listed(ids)} as boundaries; releases that take an id as the output of a layer add one and would "
+            f"; it took {listed(ids)} as boundaries, while releases that take an id as the output of a layer add one and would "
             f"have captured {listed(trained)}, as SGLang 0.5.5 to 0.5.10 (0.5.9 among them) do for DeepSeek"
         )
     if [k + 1 for k in ids] == list(captured) and list(ids) == list(trained):
         return (
-            f" {release} takes an id as the output of a layer and adds one; releases that take ids as boundaries, as SGLang from "
+            f"; it takes an id as the output of a layer and adds one, while releases that take ids as boundaries, as SGLang from "
             f"0.5.13 on does for DeepSeek unless the first id is 1, would have captured {listed(trained)}"
         )
     return ""

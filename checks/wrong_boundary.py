@@ -1,0 +1,31 @@
+"""A slot holds a boundary of the target, but not the one that it was trained with.
+
+Symptom: acceptance is low, and no single shift of the layer ids mends it.
+Cause: a layer id in the draft's config is wrong, or the engine's own list is.
+Fix: correct that slot's layer id.
+"""
+
+from specwire.case import Case
+from specwire.evidence import Cause, Evidence
+from specwire.hints import layer_ids_fix, listed
+
+
+def check(evidence: Evidence) -> Cause | None:
+    found, trained = evidence.found, evidence.trained
+    if len(found) != len(trained):
+        return None
+    wrong = [slot for slot, k in enumerate(found) if k not in (None, trained[slot])]
+    one_shift = len(wrong) == len(trained) > 1 and len({found[slot] - trained[slot] for slot in wrong}) == 1
+    if not wrong or one_shift or set(found) <= set(trained):
+        return None  # one offset for all, or the right ones in another order, are faults with names of their own
+    return Cause(
+        "certain",
+        "; ".join(f"slot {slot} holds boundary {found[slot]}, trained was {trained[slot]}" for slot in wrong)
+        + f" (captured {listed(found)}, trained {listed(trained)})",
+        layer_ids_fix(evidence, found) if None not in found else f"correct the layer ids of slots {listed(wrong)}",
+        steps=1 + len(wrong),
+    )
+
+
+CAUGHT = [Case("one id off by two", slots=(3, 5, 10)), Case("two ids off, differently", slots=(2, 7, 12), dtype="bfloat16")]
+CLEAN = [Case("as trained"), Case("another order", slots=(7, 3, 10)), Case("all one below", slots=(2, 6, 9))]
