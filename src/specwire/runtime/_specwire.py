@@ -11,10 +11,14 @@ A tap never raises into the engine, never changes what it is shown, and neither 
 CUDA graph is being captured: what it could not see goes into DIR/rank<R>/blind.jsonl.
 """
 
+import atexit
+import collections
 import functools
+import inspect
 import json
 import os
 import sys
+import threading
 import time
 
 import torch
@@ -333,3 +337,291 @@ def _save(about, tensors):
         for blob in blobs:
             out.write(blob)
     os.replace(path + ".part", path)
+
+
+# --- profile: time in the stages of a speculative cycle -------------------------------------------
+#
+# EAGLE3_PROFILE=DIR         one JSON line per cycle in DIR/rank<R>.<pid>.jsonl, written twice a second
+# EAGLE3_PROFILE_CYCLES=N    stop after N cycles (default one million)
+#
+# On a GPU the clock is CUDA events on the engine's own stream: recorded in passing, read cycles later
+# when they are done, so nothing ever waits for the device. On a CPU it is the monotonic clock.
+
+PROFILE_DIR = os.environ.get("EAGLE3_PROFILE") or None
+_PENDING, _QUEUED = 1024, 65536  # cycles held at most: unread events, unwritten lines
+
+_here = threading.local()  # .open: the spans under way in this thread; .last: the cycle before
+_pending = collections.deque()  # cycles whose events may not be done yet, oldest first
+_lines = collections.deque(maxlen=_QUEUED)
+_events = []  # CUDA events to use again
+_writer = {"pid": None, "file": None, "cycles": 0, "lost": 0}
+_writing = threading.Lock()
+
+
+class _Span:
+    """One call of a stage: where its time begins and ends, and the stages it called in turn."""
+
+    __slots__ = ("stage", "inner", "begin", "end", "host_begin", "host_end", "about", "accepted", "failed", "before")
+
+    def __init__(self, stage):
+        self.stage, self.inner, self.about, self.accepted, self.failed = stage, [], None, None, False
+        self.begin = self.end = self.before = None
+
+
+def timed(stage):
+    """Decorator that times a stage of the worker. With profiling off: the very function it is given."""
+    return functools.partial(_timed, stage) if PROFILE_DIR else lambda function: function
+
+
+def _timed(stage, function):
+    if inspect.isgeneratorfunction(function):
+        return functools.wraps(function)(lambda *args, **kwargs: _each_resumption(stage, function(*args, **kwargs), args, kwargs))
+    if inspect.iscoroutinefunction(function):
+        return function  # its call takes no time and its work has no one stretch of it
+
+    @functools.wraps(function)
+    def run(*args, **kwargs):
+        span = _begin(stage, args, kwargs)
+        try:
+            result = function(*args, **kwargs)
+        except BaseException:
+            _end(span, None, failed=True)
+            raise
+        _end(span, result)
+        return result
+
+    return run
+
+
+def _each_resumption(stage, running, args, kwargs):
+    """Drive a generator; its time is what it runs between yields, not what its caller does meanwhile."""
+    send, value = running.send, None
+    while True:
+        span = _begin(stage, args, kwargs)
+        try:
+            item = send(value)
+        except StopIteration as done:
+            _end(span, done.value)
+            return done.value
+        except BaseException:
+            _end(span, None, failed=True)
+            raise
+        _end(span, item)
+        try:
+            send, value = running.send, (yield item)
+        except GeneratorExit:
+            running.close()
+            raise
+        except BaseException as error:
+            send, value = running.throw, error
+
+
+def _begin(stage, args, kwargs):
+    """A new span, or None where none can be had: while a graph is captured, or once enough was seen."""
+    try:
+        gpu = torch.cuda.is_available() and torch.cuda.is_initialized()
+        if _writer["cycles"] >= _CYCLES or (gpu and torch.cuda.is_current_stream_capturing()):
+            return None
+        if not hasattr(_here, "open"):
+            _here.open, _here.last = [], None
+        span = _Span(stage)
+        if not _here.open:
+            span.about = _about(args, kwargs)
+        _here.open.append(span)
+        span.host_begin = time.monotonic()
+        span.begin = _mark() if gpu else span.host_begin
+        return span
+    except Exception as error:
+        _lost(error)
+        return None
+
+
+def _end(span, result, failed=False):
+    if span is None:
+        return
+    try:
+        span.end = span.host_end = time.monotonic()
+        if not isinstance(span.begin, float):
+            span.end = _mark()
+        span.failed = failed
+        while _here.open and _here.open.pop() is not span:
+            pass  # an inner span that never ended: its time is this one's
+        if span.stage == "verify" and not failed:
+            span.accepted = _accepted(result)
+        if _here.open:
+            _here.open[-1].inner.append(span)
+        elif span.stage in ("cycle", "target"):
+            span.about["graph"] = _graph(result)
+            span.before, _here.last = _here.last, span
+            _pending.append(span)
+            _settle()
+    except Exception as error:
+        _here.open = []
+        _lost(error)
+
+
+def _mark():
+    event = _events.pop() if _events else torch.cuda.Event(enable_timing=True)
+    event.record()
+    return event
+
+
+def _about(args, kwargs):
+    """Mode, requests and tokens of the batch, as they are before the worker changes them."""
+    batch = args[1] if len(args) > 1 else kwargs.get("batch", kwargs.get("model_worker_batch"))
+    rows = getattr(batch, "reqs", None)
+    rows = getattr(batch, "seq_lens", None) if rows is None else rows
+    return {
+        "mode": getattr(getattr(batch, "forward_mode", None), "name", None),
+        "batch": None if rows is None else len(rows),
+        "tokens": getattr(batch, "extend_num_tokens", None),
+    }
+
+
+def _accepted(result):
+    """Tokens that each request got in this cycle, the bonus token counted: a list, or a tensor on its way here."""
+    for part in result if isinstance(result, tuple) else (result,):
+        lengths = getattr(part, "accept_lens", None)
+        if isinstance(lengths, torch.Tensor):
+            if not lengths.is_cuda:
+                return lengths.tolist()
+            return torch.empty(lengths.shape, dtype=lengths.dtype, pin_memory=True).copy_(lengths, non_blocking=True)
+        for name in ("accept_length_per_req_cpu", "num_correct_drafts_per_req_cpu"):
+            drafts = getattr(part, name, None)
+            if drafts is not None:
+                return [int(each) + 1 for each in drafts]
+    return None
+
+
+def _graph(result):
+    """Whether the target's forward replayed a graph, as the result says it."""
+    ran = result[-1] if isinstance(result, tuple) and isinstance(result[-1], bool) else getattr(result, "can_run_cuda_graph", None)
+    return ran if isinstance(ran, bool) else None
+
+
+def _settle():
+    """Read the clocks of the cycles that are over on the device too. Never waits for one that is not."""
+    while _pending:
+        span = _pending[0]
+        if not isinstance(span.end, float) and not span.end.query():
+            if len(_pending) > _PENDING:
+                _pending.popleft().before = None
+                _lost("the device is a thousand cycles behind")
+            return
+        _pending.popleft()
+        parts, accepted = {}, []
+        _exclusive(span, parts, accepted)
+        before, span.before = span.before, None
+        gap = _milliseconds(before.end, span.begin) if before is not None and type(before.end) is type(span.begin) else None
+        line = {
+            "kind": span.stage,
+            "t": round(span.host_begin, 6),
+            "ms": _milliseconds(span.begin, span.end),
+            "host_ms": _milliseconds(span.host_begin, span.host_end),
+            "gap_ms": gap,
+            **span.about,
+            "parts": parts,
+            "accepted": [int(each) for part in accepted for each in part],
+        }
+        if span.failed:
+            line["failed"] = True
+        _recycle(span, before)
+        _queue(line)
+
+
+def _exclusive(span, parts, accepted):
+    """Add up each stage's own time, without that of the stages inside it, over the whole cycle."""
+    own = _milliseconds(span.begin, span.end) - sum(_exclusive(each, parts, accepted) for each in span.inner)
+    name = "other" if span.stage == "cycle" else span.stage
+    so_far = parts.get(name, (0.0, 0))
+    parts[name] = (round(so_far[0] + own, 4), so_far[1] + 1)
+    if span.accepted is not None:
+        accepted.append(span.accepted)
+    return _milliseconds(span.begin, span.end)
+
+
+def _milliseconds(begin, end):
+    took = (end - begin) * 1000 if isinstance(begin, float) else begin.elapsed_time(end)
+    return round(took, 4)
+
+
+def _recycle(span, before):
+    """Take the events back, but for the last: the next cycle measures its distance from it."""
+    if isinstance(span.begin, float):
+        return
+    if before is not None and not isinstance(before.end, float):
+        _events.append(before.end)
+    kept, spans = span.end, [span]
+    while spans:
+        each = spans.pop()
+        spans += each.inner
+        _events.extend(event for event in (each.begin, each.end) if event is not kept)
+    span.inner = []
+
+
+def _lost(error):
+    _writer["lost"] += 1
+    if _writer["lost"] == 1:
+        print(f"[EAGLE3-PROFILE] a cycle was not recorded: {error!r}", file=sys.stderr)
+
+
+def _queue(line):
+    _writer["lost"] += len(_lines) == _QUEUED
+    if _writer["lost"]:
+        line["lost"] = _writer["lost"]
+    _lines.append(line)
+    _writer["cycles"] += 1
+    if _writer["cycles"] == _CYCLES:
+        _lines.append({"kind": "stopped", "cycles": _CYCLES})
+    if _writer["pid"] != os.getpid():  # first cycle of this process: its parent's thread did not come along
+        _writer.update(pid=os.getpid(), file=None)
+        threading.Thread(target=_write_now_and_then, daemon=True).start()
+        atexit.register(_write)
+
+
+def _write_now_and_then():
+    while True:
+        time.sleep(0.5)  # these processes are often killed: little may be unwritten at any time
+        _write()
+
+
+def _write():
+    with _writing:
+        try:
+            if not _lines:
+                return
+            if _writer["file"] is None:
+                _writer["file"] = _open_profile()
+            text = []
+            while _lines:
+                text.append(json.dumps(_lines.popleft(), separators=(",", ":")) + "\n")
+            _writer["file"].write("".join(text))
+            _writer["file"].flush()
+        except Exception as error:
+            _lost(error)
+
+
+def _open_profile():
+    os.makedirs(PROFILE_DIR, exist_ok=True)
+    rank, world = _rank()
+    file = open(os.path.join(PROFILE_DIR, f"rank{rank}.{os.getpid()}.jsonl"), "a")
+    gpu = torch.cuda.is_available() and torch.cuda.is_initialized()
+    about = {
+        "schema": "specwire.profile/1",
+        "rank": rank,
+        "world_size": world,
+        "pid": os.getpid(),
+        "clock": "cuda-events" if gpu else "monotonic",
+        "device": torch.cuda.get_device_name() if gpu else "cpu",
+        "monotonic": time.monotonic(),
+        "unix": time.time(),
+    }
+    file.write(json.dumps(about) + "\n")
+    return file
+
+
+try:
+    _CYCLES = int(os.environ.get("EAGLE3_PROFILE_CYCLES") or 1_000_000)
+except ValueError as _error:
+    print(f"[EAGLE3-PROFILE] setting not understood, a million cycles are recorded: {_error}", file=sys.stderr)
+    _CYCLES = 1_000_000
