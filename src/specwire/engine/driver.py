@@ -1,0 +1,103 @@
+"""Boots SGLang's engine on a job, in the engine's own interpreter: `python driver.py JOB.json`.
+
+Run by path, so it needs SGLang and nothing of specwire. The job: `argv`, the server's arguments as
+on its command line; `batches`, lists of prompts (token ids), those of one batch sent together;
+`sampling_params`; `output`, where the result goes. The engine lives as long as this process does,
+and this process ends with the one that holds the other end of its standard input.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import signal
+import sys
+import threading
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != HERE]
+
+
+def main(job_file: str) -> None:
+    threading.Thread(target=_end_with_the_caller, daemon=True).start()
+    with open(job_file, encoding="utf-8") as file:
+        job = json.load(file)
+    started = time.monotonic()
+    _insist_on(job["root"])
+    _activate_plugin()
+    if job["fork"]:
+        _fork_instead_of_spawn()
+    engine = _boot(job["argv"])
+    booted = time.monotonic()
+    print(f"specwire: engine up after {booted - started:.1f} s", flush=True)
+    batches = [_generate(engine, prompts, job["sampling_params"]) for prompts in job["batches"]]
+    result = {
+        "version": _version(),
+        "batches": batches,
+        "boot_seconds": round(booted - started, 3),
+        "generate_seconds": round(time.monotonic() - booted, 3),
+    }
+    with open(job["output"] + ".part", "w", encoding="utf-8") as file:
+        json.dump(result, file, default=str)
+    os.replace(job["output"] + ".part", job["output"])
+    print("specwire: done", flush=True)
+    engine.shutdown()
+    os._exit(0)  # the interpreter would take seconds to unwind what is about to be killed anyway
+
+
+def _insist_on(root: str) -> None:
+    import sglang
+
+    found = os.path.dirname(os.path.dirname(os.path.abspath(sglang.__file__)))
+    if not os.path.samefile(found, root):
+        raise RuntimeError(f"this interpreter imports sglang from {found}, although {root} comes first on its path")
+
+
+def _boot(argv: list[str]):
+    import sglang
+    from sglang.srt.server_args import prepare_server_args
+
+    return sglang.Engine(server_args=prepare_server_args(argv))
+
+
+def _generate(engine, prompts: list[list[int]], sampling_params: dict) -> list[dict]:
+    answers = engine.generate(input_ids=prompts, sampling_params=sampling_params)
+    return [{"output_ids": answer["output_ids"], "meta_info": answer["meta_info"]} for answer in answers]
+
+
+def _activate_plugin() -> None:
+    """The entry point does the same where specwire is installed; twice does no harm."""
+    spec = importlib.util.spec_from_file_location("specwire_engine_plugin", os.path.join(HERE, "plugin.py"))
+    plugin = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(plugin)
+    plugin.activate()
+
+
+def _fork_instead_of_spawn() -> None:
+    """The engine asks for fresh interpreters, each of which imports it anew: ten seconds a rank. On the
+    CPU, with no device context and no thread to lose, its processes can start as copies of this one."""
+    import multiprocessing
+
+    import sglang.srt.models.registry  # noqa: F401  (every rank would import all models)
+
+    multiprocessing.set_start_method("fork", force=True)
+    multiprocessing.set_start_method = lambda method, force=False: None
+
+
+def _version() -> str:
+    import sglang
+
+    return str(getattr(sglang, "__version__", "unknown"))
+
+
+def _end_with_the_caller() -> None:
+    """Standard input ends when the caller does, however it ended; then nothing may stay behind."""
+    while os.read(0, 4096):
+        pass
+    os.killpg(os.getpgrp(), signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,217 @@
+"""Runs SGLang's engine on prompts of token ids, in processes of its own, and leaves none behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from specwire.engine.arguments import environment, server_arguments
+from specwire.engine.log import Progress, last_error
+from specwire.errors import SpecwireError
+
+DRIVER = Path(__file__).with_name("driver.py")
+RUN_ID = "SPECWIRE_RUN_ID"  # in the environment of every process of one run, however it was started
+
+
+@dataclass(frozen=True)
+class Completion:
+    """One prompt's answer. `meta` is the engine's: spec_accept_length, spec_verify_ct, ..."""
+
+    output_ids: list[int]
+    meta: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class EngineResult:
+    """`batches[i][j]` answers prompt j of batch i. Times are in seconds of wall clock."""
+
+    version: str
+    device: str
+    batches: list[list[Completion]]
+    argv: list[str]
+    log: Path
+    boot_seconds: float
+    generate_seconds: float
+
+
+def run_engine(
+    root: Path,
+    target: Path,
+    draft: Path | None,
+    batches: Sequence[Sequence[Sequence[int]]],
+    *,
+    tp: int,
+    device: str,
+    extra_args: Sequence[str],
+    env: Mapping[str, str],
+    out: Path,
+    max_new_tokens: int,
+    python: str,
+    on_progress: Callable[[str], None] | None = None,
+    timeout: float | None = None,
+) -> EngineResult:
+    """Boot `root`'s SGLang once, send the batches one after the other, and stop it.
+
+    The prompts of one batch are sent together, greedily continued by `max_new_tokens`. `extra_args`
+    are the engine's own and override the defaults; so does `env`. The log is out/engine.log.
+    `on_progress` hears a few words at least every two seconds.
+
+    Raises SpecwireError with the engine's last error when it does not come up, crashes or takes
+    longer than `timeout` seconds. However this ends, no process of the engine is left.
+    """
+    device = resolve_device(device, python)
+    out = Path(out).absolute()
+    out.mkdir(parents=True, exist_ok=True)
+    longest = max((sum(len(prompt) + max_new_tokens for prompt in batch) for batch in batches), default=0)
+    argv = server_arguments(
+        Path(target).absolute(),
+        Path(draft).absolute() if draft else None,
+        tp=tp,
+        device=device,
+        extra=extra_args,
+        tokens=longest,
+    )
+    job = {
+        "root": str(Path(root).absolute()),
+        "argv": argv,
+        "batches": [[list(map(int, prompt)) for prompt in batch] for batch in batches],
+        "sampling_params": {"max_new_tokens": max_new_tokens, "temperature": 0, "ignore_eos": True},
+        "output": str(out / "engine-result.json"),
+        "fork": device == "cpu",
+    }
+    job_file, result_file, log_file = out / "engine-job.json", Path(job["output"]), out / "engine.log"
+    job_file.write_text(json.dumps(job), "utf-8")
+    result_file.unlink(missing_ok=True)
+
+    run_env = environment(Path(root).absolute(), tp=tp, device=device, extra=env) | {RUN_ID: uuid.uuid4().hex}
+    with open(log_file, "wb") as log:
+        code = _run_to_the_end([python, str(DRIVER), str(job_file)], run_env, log, log_file, tp, on_progress, timeout)
+    if not result_file.exists():
+        raise SpecwireError(_what_went_wrong(code, log_file, timeout))
+    result = json.loads(result_file.read_text("utf-8"))
+    return EngineResult(
+        version=result["version"],
+        device=device,
+        batches=[[Completion(a["output_ids"], a["meta_info"]) for a in batch] for batch in result["batches"]],
+        argv=argv,
+        log=log_file,
+        boot_seconds=result["boot_seconds"],
+        generate_seconds=result["generate_seconds"],
+    )
+
+
+@cache
+def resolve_device(device: str, python: str) -> str:
+    """`cuda` or `cpu`; `auto` asks the torch of that interpreter. Raises SpecwireError without a torch."""
+    if device in ("cuda", "cpu"):
+        return device
+    if device != "auto":
+        raise SpecwireError(f"device {device!r}: none of auto, cuda, cpu.")
+    code = "import torch; print('cuda' if torch.cuda.is_available() else 'cpu')"
+    try:
+        asked = subprocess.run([python, "-c", code], capture_output=True, text=True, timeout=300)
+    except OSError as error:
+        raise SpecwireError(f"{python}: cannot be run ({error}). Name the engine's Python.") from error
+    if asked.returncode:
+        why = (asked.stderr.strip().splitlines() or ["no message"])[-1]
+        raise SpecwireError(f"{python}: torch cannot be imported ({why}). Name the engine's Python.")
+    return asked.stdout.split()[-1]
+
+
+def _run_to_the_end(
+    command: list[str],
+    env: dict[str, str],
+    log: BinaryIO,
+    log_file: Path,
+    ranks: int,
+    on_progress: Callable[[str], None] | None,
+    timeout: float | None,
+) -> int | None:
+    """The driver's exit code; None when it took longer than `timeout`. Then everything is killed."""
+    started, told = time.monotonic(), 0.0
+    progress, heard = Progress(ranks), ""
+    driver = subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,  # closes when this process ends, however it ends; the driver then ends too
+        stdout=log,
+        stderr=subprocess.STDOUT,
+        env=env,
+        cwd=log_file.parent,
+        start_new_session=True,
+    )
+    try:
+        with open(log_file, encoding="utf-8", errors="replace") as lines:
+            while True:
+                code = _wait_a_moment(driver)
+                for line in lines:
+                    progress.feed(line)
+                now = time.monotonic()
+                if on_progress and (str(progress) != heard or now - told >= 2):
+                    heard, told = str(progress), now
+                    on_progress(f"{heard} ({now - started:.0f} s)")
+                if code is not None:
+                    return code
+                if timeout is not None and now - started > timeout:
+                    return None
+    finally:
+        _kill_all(driver, env[RUN_ID])
+
+
+def _wait_a_moment(process: subprocess.Popen) -> int | None:
+    try:
+        return process.wait(timeout=0.3)
+    except subprocess.TimeoutExpired:
+        return None
+
+
+def _kill_all(driver: subprocess.Popen, run_id: str) -> None:
+    """Kill the driver's group and whatever carries the run's id, also what changed its session."""
+    driver.stdin.close()
+    try:
+        os.killpg(driver.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    driver.wait()
+    for _ in range(100):
+        left = _processes_of(run_id)
+        if not left:
+            return
+        for pid in left:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        time.sleep(0.05)
+
+
+def _processes_of(run_id: str) -> list[int]:
+    """Live processes that were given this run's id in their environment (where /proc tells)."""
+    mark, found = f"{RUN_ID}={run_id}".encode(), []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            if mark in (entry / "environ").read_bytes().split(b"\0"):
+                found.append(int(entry.name))
+        except OSError:
+            continue
+    return found
+
+
+def _what_went_wrong(code: int | None, log_file: Path, timeout: float | None) -> str:
+    text = log_file.read_text("utf-8", "replace")
+    error = last_error(text)
+    if code is None:
+        lines = [line for line in text.splitlines() if line.strip()]
+        said = f"its last error: {error}" if error else f"its last words: {lines[-1] if lines else 'none'}"
+        return f"the engine did not finish within {timeout:.0f} s; {said}. Log: {log_file}"
+    if error is None and code < 0:
+        error = f"killed by {signal.Signals(-code).name}" + (", often for want of memory" if code == -9 else "")
+    return f"the engine failed: {error or f'exit code {code}, no error message'}. Log: {log_file}"
