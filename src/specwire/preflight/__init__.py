@@ -1,0 +1,1 @@
+"""Static verdict on target, draft, launch arguments and the tree's own layer-id rule: no engine, no torch."""

@@ -1,0 +1,310 @@
+"""Calls: builtins, methods of plain values, classes and functions of the tree, and layers.
+
+A call of a layer moves the stream on by one boundary. A capture is an append to the container that
+the model collects in, or that container handed to a layer, which then captures at its entry.
+"""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+from specwire.preflight.interpreter import attributes, evaluate, execute
+from specwire.preflight.interpreter.machine import Frame, Machine
+from specwire.preflight.interpreter.modules import MODELS
+from specwire.preflight.interpreter.values import (
+    QUIET,
+    UNKNOWN,
+    Builtin,
+    ClassRef,
+    Config,
+    External,
+    Function,
+    LayerList,
+    Method,
+    Raised,
+    Sink,
+    Thing,
+    known,
+    truth,
+)
+
+_PLAIN = {
+    "len": len, "list": list, "tuple": tuple, "sorted": sorted, "max": max, "min": min, "sum": sum, "any": any,
+    "all": all, "int": int, "float": float, "str": str, "bool": bool, "abs": abs, "reversed": reversed,
+    "enumerate": enumerate, "zip": zip, "range": range, "set": set, "frozenset": set, "dict": dict,
+}  # fmt: skip
+BUILTINS = {*_PLAIN, "getattr", "hasattr", "setattr", "isinstance", "super", "type", "print", "callable"}
+_MAKE_LAYERS = {"make_layers", "make_pp_layers", "make_layers_non_pp"}
+_PURE = {
+    str: {"replace", "startswith", "endswith", "split", "rsplit", "partition", "rpartition", "strip", "lstrip",
+          "rstrip", "lower", "upper", "format", "join", "removeprefix", "removesuffix", "find", "isdigit", "count"},
+    list: {"index", "count", "copy"},
+    tuple: {"index", "count"},
+    dict: {"get", "items", "keys", "values", "copy"},
+    set: {"union", "intersection", "difference", "isdisjoint", "issubset", "copy"},
+}  # fmt: skip
+_CHANGE = {
+    list: {"append", "extend", "insert", "pop", "remove", "sort", "reverse", "clear"},
+    dict: {"update", "setdefault", "pop"},
+    set: {"add", "update", "discard", "remove"},
+}
+_TAKE = ("append", "capture", "slot")
+
+
+def call(machine: Machine, node: ast.Call, frame: Frame) -> Any:
+    where = frame.module.where(node)
+    try:
+        function = evaluate.value(machine, node.func, frame)
+        args, kwargs = _arguments(machine, node, frame)
+    except Raised as error:
+        if _crashed_capture(machine, node, frame, error):
+            return UNKNOWN
+        raise
+    if args is None:
+        return UNKNOWN
+    if machine.on_call is not None:
+        handled = machine.on_call(machine, node, function, args, kwargs, frame)
+        if handled is not None:
+            return handled
+    if isinstance(function, Thing) and function.layer is not None:
+        return _layer(machine, function, args, kwargs)
+    if isinstance(function, Method) and isinstance(function.of, Thing) and function.of.layer is not None:
+        return _layer(machine, function.of, args, kwargs)
+    if (
+        isinstance(function, Function)
+        and isinstance(function.bound, Thing)
+        and function.bound.layer is not None
+    ):
+        if function.node.name in ("forward", "__call__"):
+            return _layer(machine, function.bound, args, kwargs)
+    if _hands_over(kwargs):
+        machine.capture(_hands_over(kwargs), machine.position)
+        return UNKNOWN
+    return _apply(machine, function, args, kwargs, where)
+
+
+def _crashed_capture(machine: Machine, node: ast.Call, frame: Frame, error: Raised) -> bool:
+    """An append whose value cannot be computed: the boundary is noted, and that the engine dies there."""
+    if not (isinstance(node.func, ast.Attribute) and node.func.attr in _TAKE):
+        return False
+    sink = evaluate.value(machine, node.func.value, frame)
+    if not isinstance(sink, Sink):
+        return False
+    machine.capture(sink, machine.position)
+    machine.crashes.append(f"{error.kind} at {error.where}: {error.detail}")
+    return True
+
+
+def _arguments(machine: Machine, node: ast.Call, frame: Frame) -> tuple[list[Any] | None, dict[str, Any]]:
+    args: list[Any] = []
+    for argument in node.args:
+        if isinstance(argument, ast.Starred):
+            more = evaluate.value(machine, argument.value, frame)
+            if not isinstance(more, (list, tuple)):
+                return None, {}
+            args += more
+        else:
+            args.append(evaluate.value(machine, argument, frame))
+    kwargs: dict[str, Any] = {}
+    for keyword in node.keywords:
+        given = evaluate.value(machine, keyword.value, frame)
+        if keyword.arg is not None:
+            kwargs[keyword.arg] = given
+        elif isinstance(given, dict):
+            kwargs.update(given)
+    return args, kwargs
+
+
+def _layer(machine: Machine, layer: Thing, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    sink = _hands_over(kwargs)
+    while sink is not None:
+        machine.capture(sink, machine.position)
+        kwargs = {name: given for name, given in kwargs.items() if _sink_in(given) is not sink}
+        sink = _hands_over(kwargs)
+    machine.position += 1
+    return UNKNOWN
+
+
+def _hands_over(kwargs: dict[str, Any]) -> Sink | None:
+    for name, given in kwargs.items():
+        if "capture" in name and _sink_in(given) is not None:
+            return _sink_in(given)
+    return None
+
+
+def _sink_in(given: Any) -> Sink | None:
+    """The container in an argument: itself, a method of it, or a local function that appends to it."""
+    if isinstance(given, Sink):
+        return given
+    if isinstance(given, Method) and isinstance(given.of, Sink):
+        return given.of
+    if isinstance(given, Function) and isinstance(given.closure, Frame):
+        names = {node.id for node in ast.walk(given.node) if isinstance(node, ast.Name)}
+        for name in sorted(names):
+            if isinstance(given.closure.names.get(name), Sink):
+                return given.closure.names[name]
+    return None
+
+
+def _apply(machine: Machine, function: Any, args: list[Any], kwargs: dict[str, Any], where: str) -> Any:
+    if function is QUIET:
+        return QUIET
+    if isinstance(function, Builtin):
+        return _builtin(machine, function.name, args, kwargs, where)
+    if isinstance(function, Method):
+        return _method(machine, function, args, kwargs, where)
+    if isinstance(function, ClassRef):
+        if function.name.startswith("AuxHiddenState"):
+            return Sink(_fixed_size(machine, function, args))
+        return Thing(function, args, kwargs)
+    if isinstance(function, Function):
+        return _function(machine, function, args, kwargs)
+    if isinstance(function, External):
+        return _external(machine, function, args, kwargs)
+    if function is None:
+        raise Raised("TypeError", "None is not callable", where)
+    return UNKNOWN
+
+
+def _fixed_size(machine: Machine, cls: ClassRef, args: list[Any]) -> int | None:
+    """How many captures the container insists on: its `finalize` raises otherwise."""
+    found = machine.source.attribute(cls, "finalize")
+    strict = found is not None and any(isinstance(node, ast.Raise) for node in ast.walk(found[1]))
+    return next((given for given in args if isinstance(given, int)), None) if strict else None
+
+
+def _function(machine: Machine, function: Function, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    name = getattr(function.node, "name", "")
+    if name in _MAKE_LAYERS:
+        return _make_layers(machine, args, kwargs)
+    if isinstance(function.bound, ClassRef) and function.bound.name.startswith("AuxHiddenState"):
+        return Sink(_fixed_size(machine, function.bound, args))
+    # Helpers far from the models ask about devices, processes and batches: not followed.
+    if function.bound is None and not function.module.name.startswith(MODELS):
+        return UNKNOWN
+    return execute.call(machine, function, args, kwargs)
+
+
+def _make_layers(machine: Machine, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    count = kwargs.get("num_hidden_layers", args[0] if args else UNKNOWN)
+    make = kwargs.get("layer_fn", args[1] if len(args) > 1 else UNKNOWN)
+    if not isinstance(count, int):
+        return UNKNOWN
+    layers = LayerList()
+    for index in range(count):
+        made: Any = UNKNOWN
+        if isinstance(make, Function):
+            names = [argument.arg for argument in make.node.args.args]
+            given = {"prefix": ""} if "prefix" in names else {}
+            made = execute.call(machine, make, [] if "idx" in names else [index],
+                                given | ({"idx": index} if "idx" in names else {}))  # fmt: skip
+        layers.append(made if isinstance(made, Thing) else Thing(External("layer")))
+    return layers
+
+
+def _external(machine: Machine, function: External, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    name = function.name.rpartition(".")[2]
+    if name in _MAKE_LAYERS:
+        return _make_layers(machine, args, kwargs)
+    if name in ("ModuleList", "Sequential") and args and isinstance(args[0], list):
+        return args[0]
+    if name == "cast" and len(args) == 2:
+        return args[1]
+    if name == "deepcopy" and args:
+        return Config(dict(args[0].data), args[0].defaults) if isinstance(args[0], Config) else args[0]
+    if name[:1].isupper():
+        return Thing(function, args, kwargs)
+    return UNKNOWN
+
+
+def _method(machine: Machine, function: Method, args: list[Any], kwargs: dict[str, Any], where: str) -> Any:
+    of, name = function.of, function.name
+    if isinstance(of, Sink):
+        if name in _TAKE:
+            machine.capture(of, machine.position)
+        elif name == "finalize" and of.expected not in (None, of.count):
+            raise Raised("RuntimeError", f"{of.count} of {of.expected} hidden states captured", where)
+        return UNKNOWN
+    if isinstance(of, Config):
+        if name == "get" and args:
+            return of.lookup(args[0], args[1] if len(args) > 1 else None)
+        return dict(of.data) if name == "to_dict" else UNKNOWN
+    kind = next((kind for kind in _PURE if isinstance(of, kind)), None)
+    if kind is None or not (name in _PURE[kind] or name in _CHANGE.get(kind, ())):
+        if kind is not None and not hasattr(of, name):
+            raise Raised("AttributeError", f"{kind.__name__} has no attribute {name!r}", where)
+        return UNKNOWN
+    if kind is str and not all(isinstance(given, (str, int, list, tuple)) for given in args):
+        return UNKNOWN
+    return _guarded(lambda: getattr(of, name)(*args, **kwargs), where)
+
+
+def _builtin(machine: Machine, name: str, args: list[Any], kwargs: dict[str, Any], where: str) -> Any:
+    if name == "getattr" and len(args) >= 2 and isinstance(args[1], str):
+        return _getattr(machine, args, where)
+    if name == "hasattr" and len(args) == 2 and isinstance(args[1], str):
+        return attributes.has_attribute(machine, args[0], args[1])
+    if name == "setattr" and len(args) == 3 and isinstance(args[1], str):
+        execute.set_attribute(machine, args[0], args[1], args[2])
+        return None
+    if name == "isinstance" and len(args) == 2:
+        return _isinstance(machine, args[0], args[1])
+    if name == "bool" and args:
+        held = truth(args[0])
+        return UNKNOWN if held is None else held
+    if name == "len" and args and isinstance(args[0], Sink):
+        return args[0].count
+    if name not in _PLAIN or not known(*args, *kwargs.values()):
+        return UNKNOWN
+    if not all(
+        isinstance(given, (int, float, str, list, tuple, set, dict, range, Function)) for given in args
+    ):
+        if None in args and name not in ("str",):
+            raise Raised("TypeError", f"{name}() of None", where)
+        return UNKNOWN
+    if name in ("any", "all", "max", "min", "sum", "sorted") and args and not known(*_flat(args)):
+        return UNKNOWN
+    made = _guarded(
+        lambda: _PLAIN[name](*args, **{key: kwargs[key] for key in kwargs if key != "key"}), where
+    )
+    return list(made) if name in ("enumerate", "zip", "reversed") and made is not UNKNOWN else made
+
+
+def _flat(args: list[Any]) -> list[Any]:
+    return [
+        item for given in args for item in (given if isinstance(given, (list, tuple, set, dict)) else [given])
+    ]
+
+
+def _getattr(machine: Machine, args: list[Any], where: str) -> Any:
+    of, name = args[0], args[1]
+    if isinstance(of, Config):
+        return of.lookup(name, args[2] if len(args) > 2 else UNKNOWN)
+    if len(args) > 2 and attributes.has_attribute(machine, of, name) is False:
+        return args[2]
+    # A layer that nothing was set on: the default, unless its own class says otherwise.
+    if len(args) > 2 and isinstance(of, Thing) and isinstance(of.cls, External) and name not in of.attrs:
+        return args[2] if of.layer is not None else UNKNOWN
+    return attributes.get_attribute(machine, of, name, where)
+
+
+def _isinstance(machine: Machine, of: Any, kinds: Any) -> Any:
+    wanted = kinds if isinstance(kinds, (list, tuple)) else [kinds]
+    plain = {"dict": dict, "list": list, "tuple": tuple, "str": str, "int": int, "set": set, "bool": bool}
+    if isinstance(of, (dict, list, tuple, str, int, set)) or of is None:
+        names = [kind.name for kind in wanted if isinstance(kind, Builtin)]
+        return any(isinstance(of, plain[name]) for name in names if name in plain)
+    if isinstance(of, Thing) and isinstance(of.cls, ClassRef):
+        order = machine.source.mro(of.cls)
+        if any(kind in order for kind in wanted if isinstance(kind, ClassRef)):
+            return True
+        return False if all(isinstance(kind, ClassRef) for kind in wanted) else UNKNOWN
+    return UNKNOWN
+
+
+def _guarded(make: Any, where: str) -> Any:
+    try:
+        return make()
+    except (TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
+        raise Raised(type(error).__name__, str(error), where) from error

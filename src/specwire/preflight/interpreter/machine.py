@@ -1,0 +1,165 @@
+"""The state of one interpretation: frames, captured boundaries, and a way back to before a branch."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from specwire.preflight.interpreter.modules import Module, Source
+from specwire.preflight.interpreter.values import UNKNOWN, ClassRef, NotUnderstood, Sink, Thing, known
+
+STEPS = 400_000
+DEPTH = 40
+
+
+@dataclass(eq=False)
+class Frame:
+    """One function's scope. `owner` is the class that defines the function, for `super()`."""
+
+    module: Module
+    names: dict[str, Any]
+    closure: Frame | None = None
+    owner: ClassRef | None = None
+    this: Any = None
+
+
+@dataclass(eq=False)
+class Machine:
+    """`captures` are the boundaries captured so far in order, `position` the boundary that the
+    stream is at: how many layers were called. `written` holds every attribute that was set, and where;
+    `here` is the statement that runs, as `file:line`."""
+
+    source: Source
+    steps: int = 0
+    depth: int = 0
+    position: int = 0
+    captures: list[int] = field(default_factory=list)
+    written: list[tuple[Thing, str, str]] = field(default_factory=list)
+    here: str = ""
+    assumptions: list[str] = field(default_factory=list)
+    crashes: list[str] = field(default_factory=list)
+    undo: list[tuple[Any, str, Any, Callable[[Any], None]]] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
+    broken: list[str] = field(default_factory=list)
+    building: int = 0
+    on_call: Callable[..., Any] | None = None
+
+    def tick(self, node: ast.AST, module: Module) -> None:
+        self.steps += 1
+        if self.steps > STEPS:
+            raise NotUnderstood(f"{module.where(node)}: too many steps; stopped reading here")
+
+    @contextmanager
+    def deeper(self) -> Iterator[None]:
+        self.depth += 1
+        if self.depth > DEPTH:
+            self.depth -= 1
+            raise NotUnderstood("calls nested too deeply")
+        try:
+            yield
+        finally:
+            self.depth -= 1
+
+    def capture(self, sink: Sink, boundary: int) -> None:
+        sink.count += 1
+        self.undo.append((sink, "count", sink.count - 1, lambda old: setattr(sink, "count", old)))
+        self.captures.append(boundary)
+
+    def assume(self, text: str) -> None:
+        """Note a choice between two ways; how a model is built does not decide what it captures."""
+        if text not in self.assumptions and not self.building:
+            self.assumptions.append(text)
+
+    def set_name(self, frame: Frame, name: str, value: Any) -> None:
+        self._record(frame, name, frame.names)
+        frame.names[name] = value
+
+    def set_attr(self, thing: Thing, name: str, value: Any) -> None:
+        self._record(thing, name, thing.attrs)
+        thing.attrs[name] = value
+        self.written.append((thing, name, self.here))
+
+    def _record(self, holder: Any, name: str, places: dict[str, Any]) -> None:
+        def restore(old: Any) -> None:
+            if old is _ABSENT:
+                places.pop(name, None)
+            else:
+                places[name] = old
+
+        self.undo.append((holder, name, places.get(name, _ABSENT), restore))
+
+    def trial(self, run: Callable[[], Any]) -> Trial:
+        """Run something, note what it changed, and put everything back."""
+        mark, start, position = len(self.undo), len(self.captures), self.position
+        outcome = run()
+        changes: dict[tuple[int, str], Change] = {}
+        for holder, name, old, restore in reversed(self.undo[mark:]):
+            key = (id(holder), name)
+            new = changes[key].new if key in changes else _current(holder, name)
+            changes[key] = Change(holder, name, restore, old, new)
+            restore(old)
+        del self.undo[mark:]
+        done = Trial(outcome, self.captures[start:], self.position, changes)
+        del self.captures[start:]
+        self.position = position
+        return done
+
+    def merge(self, first: Trial, second: Trial, chosen: Trial) -> None:
+        """Take over what two trials agree on, and what only one of them knows."""
+        for key, change in (first.changes | second.changes).items():
+            one = first.changes[key].new if key in first.changes else change.old
+            two = second.changes[key].new if key in second.changes else change.old
+            self.undo.append((change.holder, change.name, change.old, change.restore))
+            change.restore(_agreed(one, two))
+        self.captures += chosen.captures
+        self.position = chosen.position
+
+
+@dataclass(frozen=True)
+class Change:
+    """One name or attribute that a branch changed: `restore` sets it to a value."""
+
+    holder: Any
+    name: str
+    restore: Callable[[Any], None]
+    old: Any
+    new: Any
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What a branch did: how it ended, what it captured, where the stream stood, what it changed."""
+
+    outcome: Any
+    captures: list[int]
+    position: int
+    changes: dict[tuple[int, str], Change]
+
+
+_ABSENT = object()
+
+
+def _current(holder: Any, name: str) -> Any:
+    if isinstance(holder, Frame):
+        return holder.names.get(name, _ABSENT)
+    if isinstance(holder, Thing):
+        return holder.attrs.get(name, _ABSENT)
+    return getattr(holder, name)
+
+
+def _agreed(one: Any, two: Any) -> Any:
+    """One value for what two branches gave. A model that is built beats one that is left out."""
+    if one is two:
+        return one
+    for value, other in ((one, two), (two, one)):
+        if isinstance(value, (Thing, list)) and (other is None or other is _ABSENT or not known(other)):
+            return value
+        if other is _ABSENT:
+            return value
+    try:
+        return one if type(one) is type(two) and one == two else UNKNOWN
+    except Exception:
+        return UNKNOWN

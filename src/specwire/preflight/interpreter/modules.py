@@ -1,0 +1,175 @@
+"""Finds classes and functions in a tree's source: names followed through imports and inheritance."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from specwire.errors import SpecwireError
+from specwire.preflight.interpreter.values import ClassRef, External, Function
+from specwire.tree import Tree
+
+MODELS = "sglang/srt/models"
+
+
+@dataclass(eq=False)
+class Module:
+    """One parsed source file. `name` is its path relative to the tree's root."""
+
+    source: Source
+    name: str
+    node: ast.Module
+
+    @cached_property
+    def bindings(self) -> dict[str, list[tuple[int, ast.AST, Any]]]:
+        """What the module's own statements bind, by name, in order: (line, node, original name)."""
+        found: dict[str, list[tuple[int, ast.AST, Any]]] = {}
+        for node in _module_level(self.node.body):
+            if isinstance(node, (ast.ClassDef, ast.FunctionDef)):
+                found.setdefault(node.name, []).append((node.lineno, node, node.name))
+            elif isinstance(node, (ast.ImportFrom, ast.Import)):
+                for alias in node.names:
+                    bound = alias.asname or alias.name.partition(".")[0]
+                    found.setdefault(bound, []).append((node.lineno, node, alias.name))
+            elif isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                for target in targets:
+                    if isinstance(target, ast.Name):
+                        found.setdefault(target.id, []).append((node.lineno, node, target.id))
+        return found
+
+    def binding(self, name: str, before: int | None = None) -> tuple[int, ast.AST, Any] | None:
+        """The last binding of `name`, or the last one above line `before`."""
+        rows = self.bindings.get(name, [])
+        rows = [row for row in rows if before is None or row[0] < before]
+        return rows[-1] if rows else None
+
+    def where(self, node: ast.AST) -> str:
+        return f"{self.name}:{getattr(node, 'lineno', 1)}"
+
+
+@dataclass(eq=False)
+class Source:
+    """A tree's source files, parsed when first asked for."""
+
+    tree: Tree
+    _modules: dict[str, Module | None] = field(default_factory=dict)
+
+    def module(self, name: str) -> Module | None:
+        """The module in file `name`, or None when there is none. Raises SpecwireError when it is broken."""
+        if name not in self._modules:
+            self._modules[name] = self._parse(name)
+        return self._modules[name]
+
+    def _parse(self, name: str) -> Module | None:
+        try:
+            data = self.tree.read(name)
+        except OSError:
+            return None
+        try:
+            return Module(self, name, ast.parse(data))
+        except (SyntaxError, ValueError) as error:
+            raise SpecwireError(
+                f"{name}: not Python that this interpreter can parse ({error}). "
+                "Restore the file, or name another tree with --tree."
+            ) from error
+
+    def dotted(self, dotted: str) -> Module | None:
+        """The module of a dotted name such as `sglang.srt.models.llama`."""
+        path = dotted.replace(".", "/")
+        return self.module(f"{path}.py") or self.module(f"{path}/__init__.py")
+
+    def resolve(self, module: Module, name: str, before: int | None = None, depth: int = 6) -> Any:
+        """What a module-level name stands for: a ClassRef, a Function, a Module, an External, or the
+        `ast.Assign` node that binds it; None when the module does not bind it."""
+        row = module.binding(name, before)
+        if row is None:
+            return None
+        _, node, original = row
+        if isinstance(node, ast.ClassDef):
+            return ClassRef(module, node)
+        if isinstance(node, ast.FunctionDef):
+            return Function(module, node)
+        if isinstance(node, ast.Import):
+            return External(original)
+        if isinstance(node, ast.ImportFrom):
+            return self.imported(module, node, original, depth)
+        return node
+
+    def imported(self, module: Module, node: ast.ImportFrom, original: str, depth: int = 6) -> Any:
+        dotted = node.module or ""
+        if node.level:
+            package = module.name.removesuffix("/__init__.py").removesuffix(".py").split("/")
+            up = node.level if not module.name.endswith("/__init__.py") else node.level - 1
+            dotted = ".".join([*package[: len(package) - up], *([dotted] if dotted else [])])
+        if not dotted.startswith("sglang") or depth == 0:
+            return External(f"{dotted}.{original}")
+        other = self.dotted(dotted)
+        if other is not None and other.binding(original):
+            return self.resolve(other, original, None, depth - 1) or External(f"{dotted}.{original}")
+        return self.dotted(f"{dotted}.{original}") or External(f"{dotted}.{original}")
+
+    def mro(self, cls: ClassRef) -> list[ClassRef]:
+        """The class and its bases within the tree, nearest first (depth first, no duplicates)."""
+        found = [cls]
+        for base in cls.node.bases:
+            if isinstance(base, ast.Name):
+                resolved = self.resolve(cls.module, base.id, before=cls.node.lineno)
+                if isinstance(resolved, ClassRef) and resolved.node is not cls.node:
+                    found += [ref for ref in self.mro(resolved) if ref not in found]
+        return found
+
+    def attribute(
+        self, cls: ClassRef, name: str, after: ClassRef | None = None
+    ) -> tuple[ClassRef, ast.AST] | None:
+        """Where a class attribute or method is defined; with `after`, only beyond that class."""
+        order = self.mro(cls)
+        if after is not None:
+            order = order[order.index(after) + 1 :] if after in order else []
+        for ref in order:
+            for node in reversed(ref.node.body):
+                if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and node.name == name:
+                    return ref, node
+                if isinstance(node, ast.Assign) and any(
+                    isinstance(target, ast.Name) and target.id == name for target in node.targets
+                ):
+                    return ref, node
+                if isinstance(node, ast.AnnAssign) and node.value is not None:
+                    if isinstance(node.target, ast.Name) and node.target.id == name:
+                        return ref, node
+        return None
+
+    def model_class(self, architecture: str) -> ClassRef | None:
+        """The class that the engine's registry gives for an architecture: listed in some EntryClass."""
+        marker = f"class {architecture}".encode()
+        for name in self.tree.python_files(MODELS):
+            data = self.tree.read(name)
+            if marker not in data or b"EntryClass" not in data:
+                continue
+            module = self.module(name)
+            row = module.binding("EntryClass")
+            listed = {node.id for node in ast.walk(row[1]) if isinstance(node, ast.Name)} if row else set()
+            if architecture in listed:
+                resolved = self.resolve(module, architecture)
+                if isinstance(resolved, ClassRef):
+                    return resolved
+        return None
+
+
+def _module_level(body: list[ast.stmt]) -> list[ast.stmt]:
+    """The statements that run on import, also those inside if, try and with. Where a name has two
+    bindings of which one runs, the first branch comes last here, and so is the one that counts."""
+    found: list[ast.stmt] = []
+    for node in body:
+        if isinstance(node, ast.Try):
+            for handler in node.handlers:
+                found += _module_level(handler.body)
+        if isinstance(node, (ast.If, ast.Try)):
+            found += _module_level(node.orelse)
+        if isinstance(node, (ast.If, ast.Try, ast.With)):
+            found += _module_level(node.body)
+        else:
+            found.append(node)
+    return found

@@ -1,0 +1,154 @@
+"""What the interpreter computes with: Python's own plain values, and stand-ins for the rest."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass, field
+from typing import Any
+
+
+class _Unknown:
+    """One of the two values that stand for "cannot be known from the source"."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+UNKNOWN = _Unknown("UNKNOWN")
+# Whatever comes from the batch at hand. Its flags are read as not set: a plain text batch, with
+# no images, no two-batch overlap, nothing idle.
+QUIET = _Unknown("QUIET")
+
+
+class Raised(Exception):
+    """The interpreted code raised: `kind` is the exception's name, `where` its `file:line`."""
+
+    def __init__(self, kind: str, detail: str = "", where: str = "") -> None:
+        super().__init__(f"{kind}: {detail}" if detail else kind)
+        self.kind, self.detail, self.where = kind, detail, where
+
+
+class NotUnderstood(Exception):
+    """The interpreter met something that it does not know and must not guess."""
+
+
+@dataclass(frozen=True)
+class ClassRef:
+    """A class of the tree: the module that defines it and its node."""
+
+    module: Any
+    node: ast.ClassDef
+
+    @property
+    def name(self) -> str:
+        return self.node.name
+
+
+@dataclass(frozen=True)
+class External:
+    """A name from outside the tree, or one that is not followed, such as `torch.nn.Linear`."""
+
+    name: str
+
+
+@dataclass(eq=False)
+class Thing:
+    """An instance. Of a class of the tree (built when first looked into), or of an external one."""
+
+    cls: ClassRef | External
+    args: list[Any] = field(default_factory=list)
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    attrs: dict[str, Any] = field(default_factory=dict)
+    built: bool = False
+    layer: int | None = None
+
+    @property
+    def class_name(self) -> str:
+        return self.cls.name.rpartition(".")[2]
+
+
+@dataclass(eq=False)
+class Function:
+    """A function of the tree, with the scope it was defined in and what it is bound to."""
+
+    module: Any
+    node: ast.FunctionDef | ast.Lambda
+    closure: Any = None
+    bound: Any = None
+    owner: ClassRef | None = None
+
+
+@dataclass(eq=False)
+class Method:
+    """A method of one of our stand-ins or of a plain value, not yet called."""
+
+    of: Any
+    name: str
+
+
+@dataclass(eq=False)
+class Builtin:
+    name: str
+
+
+@dataclass(eq=False)
+class Sink:
+    """The container that a model collects its captured states in. `expected`: how many it was made for,
+    where it refuses to be emptied with another count."""
+
+    expected: int | None = None
+    count: int = 0
+
+
+class LayerList(list):
+    """What the `make_layers` helpers return: the layers, and on request the first and last index."""
+
+
+class Config:
+    """A `config.json` as the engine sees it: attributes, keys and `.get`, one object."""
+
+    # Where multimodal configs keep the language model's own settings.
+    TEXT = ("text_config", "llm_config", "language_config", "thinker_config")
+
+    def __init__(self, data: dict[str, Any], defaults: dict[str, Any] | None = None) -> None:
+        self.data = data
+        self.defaults = defaults or {}
+
+    def has(self, name: str) -> bool:
+        return self.lookup(name, _MISSING) is not _MISSING
+
+    def lookup(self, name: str, default: Any) -> Any:
+        for place in (self.data, self.defaults, *self._nested()):
+            if name in place:
+                value = place[name]
+                nested = isinstance(value, dict) and name.endswith("_config") and name != "eagle_config"
+                return Config(value) if nested else value
+        return default
+
+    def _nested(self) -> list[dict[str, Any]]:
+        return [self.data[name] for name in self.TEXT if isinstance(self.data.get(name), dict)]
+
+
+_MISSING = object()
+
+
+def truth(value: Any) -> bool | None:
+    """Python's truth of a value, or None when it cannot be known."""
+    if value is QUIET:
+        return False
+    if value is UNKNOWN or isinstance(value, External):
+        return None
+    if isinstance(value, Sink):
+        return value.count > 0
+    if isinstance(value, Thing):
+        return None if isinstance(value.cls, External) else True
+    if isinstance(value, (ClassRef, Function, Method, Builtin, Config)):
+        return True
+    return bool(value)
+
+
+def known(*values: Any) -> bool:
+    return all(value is not UNKNOWN and value is not QUIET for value in values)

@@ -1,0 +1,42 @@
+"""Does a layer loop capture the whole stream, or leave out the residual that travels beside it?"""
+
+from __future__ import annotations
+
+import ast
+
+from specwire.preflight.interpreter.modules import Module
+
+
+def bare_capture(module: Module, forward: ast.FunctionDef) -> str | None:
+    """`file:line` of an append of the branch alone, in a forward whose layers hand on a residual that the
+    final norm adds; None when there is none."""
+    if not (_layers_return_residual(forward) and _norm_adds_residual(forward)):
+        return None
+    for node in ast.walk(forward):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "append":
+            holder, taken = node.func.value, node.args[0] if node.args else None
+            if isinstance(holder, ast.Name) and "aux" in holder.id and isinstance(taken, ast.Name):
+                if taken.id == "hidden_states":
+                    return module.where(node)
+    return None
+
+
+def _layers_return_residual(forward: ast.FunctionDef) -> bool:
+    return any(
+        isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)
+        and any(isinstance(target, ast.Tuple) and "residual" in _names(target) for target in node.targets)
+        for loop in ast.walk(forward) if isinstance(loop, ast.For)
+        for node in ast.walk(loop)
+    )  # fmt: skip
+
+
+def _norm_adds_residual(forward: ast.FunctionDef) -> bool:
+    return any(
+        isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and "norm" in node.func.attr
+        and any("residual" in _names(argument) for argument in node.args)
+        for node in ast.walk(forward)
+    )  # fmt: skip
+
+
+def _names(node: ast.AST) -> set[str]:
+    return {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}

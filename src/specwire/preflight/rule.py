@@ -1,0 +1,265 @@
+"""Which boundaries a tree captures for given layer ids: its own rule, read from its source and evaluated.
+
+The target's class is looked up as the engine does it, its setter is run on the ids, and its layer loop is
+walked once: nothing here knows a release or a model by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from specwire.preflight.interpreter import attributes, execute
+from specwire.preflight.interpreter.machine import Machine
+from specwire.preflight.interpreter.modules import Source
+from specwire.preflight.interpreter.values import (
+    QUIET,
+    ClassRef,
+    Config,
+    Function,
+    NotUnderstood,
+    Raised,
+    Thing,
+)
+from specwire.preflight.plumbing import SETTER, Plumbing, read_plumbing
+from specwire.preflight.residual import bare_capture
+from specwire.tree import Tree
+
+EAGLE3 = "EAGLE3"
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What one tree captures for one target and one list of layer ids.
+
+    `captured`: boundaries in slot order; None when they could not be read. `problem` says why, or why the
+    engine would not come up; `absent` is true when this release has no such rule for the target at all;
+    `bare` is where the captured stream leaves out a residual that the layers hand on beside it.
+    """
+
+    version: str | None
+    architecture: str
+    layer_ids: list[int] | None
+    num_layers: int | None
+    captured: tuple[int, ...] | None
+    where: str | None
+    text: str
+    problem: str | None = None
+    absent: bool = False
+    assumptions: tuple[str, ...] = ()
+    bare: str | None = None
+    _again: Callable[[list[int] | None], Rule] | None = field(default=None, repr=False, compare=False)
+
+    def ids_for(self, boundaries: list[int] | tuple[int, ...]) -> list[int] | None:
+        """Layer ids that make this tree capture exactly `boundaries` in that order; None when none do.
+
+        Candidates are tried by evaluating the rule, not by inverting a table.
+        """
+        if self._again is None:
+            return None
+        for ids in _candidates(list(boundaries)):
+            if self._again(ids).captured == tuple(boundaries):
+                return ids
+        return None
+
+    def for_ids(self, layer_ids: list[int] | None) -> Rule | None:
+        """The same rule for other ids (None: the defaults); None when there is no rule."""
+        return self._again(layer_ids) if self._again else None
+
+
+def captured_boundaries(
+    tree: Tree | Source,
+    architectures: list[str],
+    config: dict[str, Any],
+    layer_ids: list[int] | None,
+    algorithm: str = EAGLE3,
+) -> Rule:
+    """The boundaries that the tree captures for a target with this config, given these layer ids.
+
+    `config` is the target's config.json. With an algorithm other than EAGLE3 the target captures nothing:
+    the draft gets the last hidden state alone. Raises SpecwireError when a source file cannot be parsed.
+    """
+    source = tree if isinstance(tree, Source) else Source(tree)
+    architecture = next(
+        (name for name in architectures if source.model_class(name)),
+        architectures[0] if architectures else "",
+    )
+    cls = source.model_class(architecture) if architecture else None
+    layers = Config(config).lookup("num_hidden_layers", None)
+    base = Rule(
+        source.tree.version,
+        architecture,
+        layer_ids,
+        layers if isinstance(layers, int) else None,
+        None,
+        None,
+        "",
+    )
+    if algorithm.upper() != EAGLE3:
+        text = f"with --speculative-algorithm {algorithm} the target hands on its last hidden state and captures no layer"
+        return replace(base, captured=(), text=text)
+    if cls is None:
+        why = f"no model class {architecture or '(config.json names none)'} in {_release(base)}"
+        return replace(base, problem=why, absent=True, text=why)
+    rule = _evaluate(source, cls, config, layer_ids, base)
+    again = (
+        None if rule.absent else lambda ids: _evaluate(source, cls, config, ids, replace(base, layer_ids=ids))
+    )
+    rule = replace(rule, _again=again)
+    return replace(rule, text=rule.text or _sentence(rule))
+
+
+def draft_rule(
+    tree: Tree | Source, target: dict[str, Any], draft: dict[str, Any], algorithm: str = EAGLE3
+) -> tuple[Rule, Plumbing]:
+    """The tree's rule for a target and a draft, both given as config.json: the ids are read as it reads them."""
+    source = tree if isinstance(tree, Source) else Source(tree)
+    plumbing = read_plumbing(source, draft)
+    architectures = target.get("architectures") or []
+    rule = captured_boundaries(source, architectures, target, plumbing.layer_ids, algorithm)
+    if algorithm.upper() == EAGLE3 and not plumbing.use_aux and plumbing.reads_config:
+        text = "the draft's eagle_config has use_aux_hidden_state false: the target captures no layer"
+        rule = replace(rule, captured=(), text=text)
+    return rule, plumbing
+
+
+def explain(
+    tree: Tree | Source,
+    target: dict[str, Any],
+    layer_ids: list[int] | None,
+    wanted: list[int] | tuple[int, ...],
+) -> str:
+    """Sentences for a fix: what this tree makes of the ids, and which ids would capture `wanted`."""
+    rule = captured_boundaries(tree, target.get("architectures") or [], target, layer_ids)
+    if rule.captured is None:
+        return (
+            f"{rule.text}: {rule.problem}." if rule.problem and rule.problem != rule.text else f"{rule.text}."
+        )
+    ids = rule.ids_for(wanted)
+    said = f"{rule.text}. "
+    if ids is None:
+        return said + f"No ids make it capture {list(wanted)}."
+    said += f"Write eagle_config.eagle_aux_hidden_state_layer_ids = {ids} for this release."
+    if layer_ids and tuple(value + 1 for value in layer_ids) == tuple(wanted):
+        said += (
+            f" {list(layer_ids)} means outputs of layers, and would be right where the engine adds 1 to every id"
+            " (as SGLang 0.5.5 to 0.5.10 do for DeepSeek)."
+        )
+    return said
+
+
+def _evaluate(
+    source: Source, cls: ClassRef, config: dict[str, Any], ids: list[int] | None, base: Rule
+) -> Rule:
+    machine = Machine(source)
+    root = Thing(cls, [Config(config)])
+    try:
+        setter = attributes.get_attribute(machine, root, SETTER)
+        if not isinstance(setter, Function):
+            why = f"{_release(base)} has no {SETTER} for {base.architecture} ({cls.module.where(cls.node)})"
+            return replace(base, problem=why, absent=True, text=why, where=cls.module.where(cls.node))
+        base = replace(base, where=setter.module.where(setter.node))
+        machine.written.clear()
+        takes = len(setter.node.args.args) > 1
+        execute.call(machine, setter, [list(ids) if ids is not None else None] if takes else [], {})
+        owner, where = _owner(machine)
+        if owner is None:
+            return replace(
+                base, problem=f"not understood: {SETTER} ({base.where}) reaches no model that is read here"
+            )
+        rule = _walk(machine, owner, replace(base, where=where))
+        return replace(rule, assumptions=tuple(machine.assumptions))
+    except Raised as error:
+        return replace(base, problem=f"the engine would stop with {error} ({error.where})")
+    except NotUnderstood as error:
+        return replace(base, problem=f"not understood: {error}")
+
+
+def _owner(machine: Machine) -> tuple[Thing | None, str]:
+    """The model whose layers are to be captured, and where the list was set on it."""
+    rows = [row for row in machine.written if row[1].endswith("layers_to_capture") and row[0].layer is None]
+    return (rows[-1][0], rows[-1][2]) if rows else (None, "")
+
+
+def _walk(machine: Machine, owner: Thing, base: Rule) -> Rule:
+    """Run the owner's forward on a plain batch, of which nothing is known, and see what is captured."""
+    forward = attributes.get_attribute(machine, owner, "forward")
+    if not isinstance(forward, Function):
+        return replace(base, problem=f"not understood: {owner.class_name} has no forward to read")
+    where = forward.module.where(forward.node)
+    given = {name: None for name in ("input_embeds", "pp_proxy_tensors", "input_deepstack_embeds")}
+    given |= {"forward_batch": QUIET}
+    names = {argument.arg for argument in forward.node.args.args}
+    machine.captures.clear()
+    machine.position = 0
+    stopped = None
+    try:
+        execute.call(machine, forward, [], {name: value for name, value in given.items() if name in names})
+    except Raised as error:
+        stopped = f"{error} ({error.where})"
+    layers = attributes.get_attribute(machine, owner, "layers")
+    if machine.position == 0 or (isinstance(layers, list) and machine.position < len(layers)):
+        return replace(
+            base, problem=f"not understood: the layer loop of {owner.class_name}.forward ({where})"
+        )
+    crash = [*machine.crashes, *([stopped] if stopped else [])]
+    problem = f"the engine would stop with {crash[0]}" if crash else None
+    if not machine.captures and problem is None and base.layer_ids != []:
+        problem = (
+            f"{owner.class_name}.forward ({where}) never captures: it does not look at what {SETTER} set"
+        )
+    return replace(
+        base,
+        captured=tuple(machine.captures),
+        problem=problem,
+        bare=bare_capture(forward.module, forward.node),
+    )
+
+
+def _candidates(boundaries: list[int]) -> Iterator[list[int]]:
+    """Ids worth trying: shifted by little, then rotated, for rules that look at the first or the last id."""
+    for turn in range(len(boundaries)):
+        turned = boundaries[turn:] + boundaries[:turn]
+        for shift in (0, -1, 1, -2):
+            ids = [boundary + shift for boundary in turned]
+            if min(ids, default=0) >= 0:
+                yield ids
+    for shift in (-1, -2):
+        yield [boundary + shift for boundary in boundaries]
+
+
+def _release(rule: Rule) -> str:
+    return f"SGLang {rule.version}" if rule.version else "this tree"
+
+
+def _sentence(rule: Rule) -> str:
+    """The rule in one sentence, found by trying it on ids that tell its branches apart."""
+    if rule._again is None or rule.num_layers is None or rule.num_layers < 8:
+        return f"{_release(rule)} captures {_listed(rule.captured)} for layer ids {rule.layer_ids}"
+    last = rule.num_layers
+    usual = _shift(rule, [3, last // 2, last - 2])
+    said = {None: "follows no single shift", 0: "takes layer ids as boundaries"}.get(
+        usual, f"adds {usual} to every layer id"
+    )
+    for ids, when in (
+        ([1, last // 2, last - 2], "first id is 1"),
+        ([3, last // 2, last], "largest id is the layer count"),
+    ):
+        other = _shift(rule, ids)
+        if other is not None and other != usual:
+            said += f" (but {'takes them as they are' if other == 0 else f'adds {other}'} when the {when})"
+    ids = "no ids given" if rule.layer_ids is None else f"ids {rule.layer_ids}"
+    return f"{_release(rule)} {said} for {rule.architecture} ({rule.where}): {ids} capture {_listed(rule.captured)}"
+
+
+def _shift(rule: Rule, ids: list[int]) -> int | None:
+    captured = rule._again(ids).captured if rule._again else None
+    if captured is None or len(captured) != len(ids):
+        return None
+    shifts = {boundary - given for boundary, given in zip(captured, ids)}
+    return shifts.pop() if len(shifts) == 1 else None
+
+
+def _listed(captured: tuple[int, ...] | None) -> str:
+    return "what could not be read" if captured is None else f"boundaries {list(captured)}"
