@@ -12,7 +12,7 @@ from specwire.hints import listed
 
 def check(evidence: Evidence) -> Cause | None:
     count, trained, hidden = evidence.slot_count, evidence.trained, evidence.golden.hidden
-    if count in (0, len(trained)) or (count == 1 and evidence.found[0] not in trained):
+    if count in (0, len(trained)) or (count == 1 and not set(evidence.found) & set(trained)):
         return None  # no slots at all, or final states: faults with names of their own
     left_out = [k for k in trained if k not in evidence.found]
     return Cause(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,22 @@ EXIT = {"match": OK, "mismatch": FINDING, "inconclusive": INCONCLUSIVE}
 _ORDER = ("certain", "likely", "possible")
 
 
+@dataclass(frozen=True)
+class Facts:
+    """What a document says above its slots, however the states came."""
+
+    concat_shape: list[int] | None
+    golden_concat_shape: list[int] | None
+    ranks: int
+    ranks_agree: bool | None
+    rank_difference: float | None
+    rows: int
+    noise: float | None
+    noise_source: str
+    reasons: list[str]
+    origin: str
+
+
 def check_capture(golden: Path | str, capture: Path | str, context: Context | None = None) -> dict[str, Any]:
     """Compare a capture directory with a golden file and diagnose what differs.
 
@@ -31,30 +47,45 @@ def check_capture(golden: Path | str, capture: Path | str, context: Context | No
 
 
 def examine(evidence: Evidence) -> dict[str, Any]:
-    """Judge the slots, run every check, and put both into one document."""
+    """Judge the slots of a capture, run every check, and put both into one document."""
     slots = judge(evidence)
-    causes, checks = diagnose(evidence)
-    reasons = _reasons(evidence, slots)
-    verdict = _verdict(slots, causes, reasons)
     golden, first = evidence.golden, evidence.pieces[0] if evidence.pieces else None
     prompt = first.prompt if first else 0
-    have = sum(piece.count for piece in evidence.pieces if piece.prompt == prompt)
     between = evidence.comparison.between_ranks if evidence.comparison else {}
+    return report(evidence, slots, Facts(
+        [sum(piece.count for piece in evidence.pieces if piece.prompt == prompt), evidence.width] if first else None,
+        [len(golden.prompts[prompt].token_ids), golden.hidden * len(golden.trained)],
+        len(ranks_seen(evidence)),
+        ranks_agree(evidence) if first else None,
+        max(between.values(), default=0.0) if first else None,
+        sum(piece.count for piece in evidence.pieces),
+        max(evidence.floor(k).measured for k in golden.trained),
+        evidence.floor(golden.trained[-1]).source,
+        _reasons(evidence, slots),
+        str(evidence.capture.path),
+    ))
+
+
+def report(evidence: Evidence, slots: list[Slot], facts: Facts) -> dict[str, Any]:
+    """The document of `check`, with the verdict and the causes."""
+    causes, checks = diagnose(evidence)
+    verdict = _verdict(slots, causes, facts.reasons)
+    golden = evidence.golden
     return {
         "schema": SCHEMA,
         "verdict": verdict,
-        "why": reasons if verdict == "inconclusive" else [],
+        "why": facts.reasons if verdict == "inconclusive" else [],
         "site": evidence.site,
         "target_side": _target_side(evidence, slots),
-        "concat_shape": [have, evidence.width] if first else None,
-        "golden_concat_shape": [len(golden.prompts[prompt].token_ids), golden.hidden * len(golden.trained)],
-        "dtype": evidence.dtype if first else None,
-        "ranks": len(ranks_seen(evidence)),
-        "ranks_agree": ranks_agree(evidence) if first else None,
-        "rank_difference": _number(max(between.values(), default=0.0)) if first else None,
-        "rows_compared": sum(piece.count for piece in evidence.pieces),
-        "noise_floor": _number(max(evidence.floor(k).measured for k in golden.trained)),
-        "noise_source": evidence.floor(golden.trained[-1]).source,
+        "concat_shape": facts.concat_shape,
+        "golden_concat_shape": facts.golden_concat_shape,
+        "dtype": evidence.dtype if facts.concat_shape else None,
+        "ranks": facts.ranks,
+        "ranks_agree": facts.ranks_agree,
+        "rank_difference": _number(facts.rank_difference),
+        "rows_compared": facts.rows,
+        "noise_floor": _number(facts.noise),
+        "noise_source": facts.noise_source,
         "slots": [_slot_document(slot) for slot in slots],
         "distances": _distances(evidence),
         "causes": [
@@ -63,7 +94,7 @@ def examine(evidence: Evidence) -> dict[str, Any]:
         "checks": checks,
         "notes": list(evidence.notes),
         "golden": {"path": str(golden.path), "target": golden.target, "source": golden.source},
-        "capture": str(evidence.capture.path),
+        "compared": facts.origin,
     }
 
 
@@ -74,7 +105,10 @@ def diagnose(evidence: Evidence) -> tuple[list[Cause], list[dict[str, str]]]:
     for name, module in modules("specwire.checks").items():
         answer = module.check(evidence)
         if isinstance(answer, Cause):
-            causes.append(replace(answer, id=name))
+            # Five values of a row can point at a cause; only widths are beyond doubt without the rest.
+            weak = evidence.columns is not None and answer.steps > 0 and answer.confidence == "certain"
+            answer = replace(answer, id=name, confidence="likely" if weak else answer.confidence)
+            causes.append(answer)
             lines.append({"id": name, "state": "fault", "why": answer.evidence})
         elif isinstance(answer, Skipped):
             lines.append({"id": name, "state": "skipped", "why": answer.why})
@@ -128,9 +162,8 @@ def _verdict(slots: list[Slot], causes: list[Cause], reasons: list[str]) -> str:
 
 
 def _target_side(evidence: Evidence, slots: list[Slot]) -> str:
-    if evidence.pieces and evidence.width == evidence.golden.hidden * len(evidence.trained):
-        if all(slot.state == "match" for slot in slots):
-            return "exact"
+    if slots and all(slot.state == "match" for slot in slots):
+        return "exact"
     return "differs" if any(slot.state == "mismatch" for slot in slots) else "unknown"
 
 

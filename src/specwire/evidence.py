@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from specwire.capture import Alignment, Capture, Event, Piece, align, places
 from specwire.compare import Comparison, compare, matched_ranks
 from specwire.context import Context
-from specwire.golden import Golden
+from specwire.golden import Golden, LogGolden
 from specwire.noise import Floor, floor
 
 if TYPE_CHECKING:
@@ -55,29 +55,24 @@ class Sample:
 class Evidence:
     """What reached the draft, beside what should have. Tensors are read when a check asks for them."""
 
-    golden: Golden
-    capture: Capture
+    golden: Golden | LogGolden
     context: Context
     site: str
-    pieces: tuple[Piece, ...]
-    alignment: Alignment
-    odd_ranks: tuple[int, ...]
-    comparison: Comparison | None
+    width: int | None
+    dtype: str
     sample: Sample | None
+    capture: Capture | None = None
+    pieces: tuple[Piece, ...] = ()
+    alignment: Alignment | None = None
+    odd_ranks: tuple[int, ...] = ()
+    comparison: Comparison | None = None
     notes: tuple[str, ...] = ()
+    columns: int | None = None  # how much of each row is known: all of it, or only the first so many values
 
     # What was expected, and what came.
     @property
     def trained(self) -> tuple[int, ...]:
         return self.golden.trained
-
-    @property
-    def width(self) -> int | None:
-        return self.pieces[0].event.width if self.pieces else None
-
-    @property
-    def dtype(self) -> str:
-        return self.pieces[0].event.dtype if self.pieces else self.golden.dtype
 
     @property
     def slot_count(self) -> int:
@@ -112,13 +107,6 @@ class Evidence:
     def found(self) -> tuple[int | None, ...]:
         """Per slot, the boundary that it holds within the noise floor; None where it holds none."""
         return tuple(k if self.exact(slot, k) else None for slot, (k, _) in enumerate(self.nearest))
-
-    @cached_property
-    def wrong(self) -> tuple[int, ...]:
-        """Slots that do not hold their boundary, on any rank."""
-        from specwire.judge import judge
-
-        return tuple(slot.slot for slot in judge(self) if slot.state == "mismatch")
 
     @cached_property
     def not_finite(self) -> tuple[tuple[int, int, int], ...]:
@@ -166,7 +154,7 @@ class Evidence:
         Rows that a shift moves out of their prompt are NaN.
         """
         name = f"boundary.{what}" if isinstance(what, int) else what
-        return _golden_rows(self.golden, name, self.sample.places, shift)
+        return _golden_rows(self.golden, name, self.sample.places, shift)[:, :self.columns]
 
     def holds(self, slot: int, expected: torch.Tensor, boundary: int) -> bool:
         """Whether the slot's sampled rows are those of `expected`, within the floor of `boundary`; NaN rows are left out."""
@@ -197,7 +185,8 @@ def gather(golden: Golden, capture: Capture, context: Context) -> Evidence:
         comparison = compare(by_rank, golden, golden.trained, golden.hidden)
     sample = _sample(golden, by_rank, slots, comparison) if lead and slots else None
     return Evidence(
-        golden, capture, context, site, lead, alignment, tuple(odd), comparison, sample, tuple(notes) + alignment.strange,
+        golden, context, site, lead[0].event.width if lead else None, lead[0].event.dtype if lead else golden.dtype, sample,
+        capture, lead, alignment, tuple(odd), comparison, tuple(notes) + alignment.strange,
     )
 
 

@@ -102,6 +102,12 @@ class LogGolden:
     concat_shape: tuple[int, int] | None
     target: str
     source: str
+    boundaries: tuple[int, ...] = ()
+    noise: Mapping[str, Mapping[int, Noise]] = field(default_factory=dict)
+
+    def has(self, what: str) -> bool:
+        """No tensor is known."""
+        return False
 
 
 def open_golden(path: Path | str) -> Golden:

@@ -40,7 +40,7 @@ def command(golden: Path, capture: Path | None, log: Path | None, target: Path |
     if capture:
         document = check_capture(golden, capture, context)
     else:
-        from specwire.logs import check_log
+        from specwire.log_check import check_log
 
         document = check_log(golden, log, context)
     if html:

@@ -1,0 +1,118 @@
+"""Checks from log lines alone: the first five values that each tap printed, beside the golden's.
+
+Five values of a row are weak evidence, and they are judged for what they are: each value on its own, against the
+spacing of the dtype's numbers and the digits that were printed.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from specwire.errors import SpecwireError
+
+MARK = "[EAGLE3-DEBUG]"
+_FIELD = re.compile(r"(\w+)=(\[(?:[^\[\]]|\[[^\[\]]*\])*\]|\S+)")
+_NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+|nan|inf)", re.I)
+
+
+@dataclass(frozen=True)
+class Line:
+    """One log line of a tap. `slots` holds the first five values of each slot; without them only slot 0 is known."""
+
+    number: int
+    site: str
+    rank: int
+    step: int
+    mode: str
+    shape: tuple[int, int]
+    dtype: str
+    norm: float | None
+    first5: tuple[float, ...]
+    slots: tuple[tuple[float, ...], ...] | None
+    boundary: int | None
+    token: int | None
+    position: int | None
+    digits: float
+
+    def of_slot(self, slot: int) -> tuple[float, ...] | None:
+        if self.slots is not None:
+            return self.slots[slot] if slot < len(self.slots) else None
+        return self.first5 if slot == 0 else None
+
+
+def read_log(path: Path | str) -> list[Line]:
+    """The taps' lines in a log; whatever stands before the mark (time, rank, level) is passed over.
+
+    Raises SpecwireError when there is none, or when one of them cannot be read.
+    """
+    lines = []
+    for number, text in enumerate(_text(path), 1):
+        at = text.find(MARK)
+        if at >= 0 and "site=" in text[at:] and "hs_first5=" in text[at:]:
+            lines.append(_line(path, number, text[at + len(MARK):]))
+    if not lines:
+        raise SpecwireError(f"no {MARK} line with hs_first5 in {path}: was the engine patched and started with EAGLE3_DEBUG=1?")
+    return lines
+
+
+def _text(path: Path | str) -> Iterable[str]:
+    if str(path) == "-":
+        return sys.stdin
+    try:
+        return Path(path).read_text("utf-8", "replace").splitlines()
+    except OSError as error:
+        raise SpecwireError(f"cannot read {path}: {error.strerror or error}") from error
+
+
+def _line(path: Path | str, number: int, text: str) -> Line:
+    fields = dict(_FIELD.findall(text))
+    try:
+        shape = tuple(int(size) for size in json.loads(fields["shape"]))
+        first5 = _floats(fields["hs_first5"])
+        slots = tuple(_floats(part) for part in re.findall(r"\[([^\[\]]+)\]", fields["slots"])) if "slots" in fields else None
+        if len(shape) != 2 or not first5:
+            raise ValueError("shape is not [rows, width], or hs_first5 is empty")
+        return Line(
+            number, fields["site"], _integer(fields.get("rank")) or 0, _integer(fields.get("step")) or 0, fields.get("mode", ""),
+            shape, fields.get("dtype", "").removeprefix("torch."), _floating(fields.get("norm")), first5, slots,
+            _integer(fields.get("boundary")), _integer(fields.get("token")), _integer(fields.get("position")),
+            printed_to(_NUMBER.findall(fields["hs_first5"])),
+        )
+    except (KeyError, ValueError, RecursionError) as error:
+        raise SpecwireError(f"{path}:{number}: a {MARK} line that cannot be read ({error})") from error
+
+
+def _floats(text: str) -> tuple[float, ...]:
+    return tuple(float(word) for word in _NUMBER.findall(text))
+
+
+def _integer(text: str | None) -> int | None:
+    return int(text) if text and re.fullmatch(r"-?\d+", text) else None
+
+
+def _floating(text: str | None) -> float | None:
+    try:
+        return float(text) if text else None
+    except ValueError:
+        return None
+
+
+def printed_to(words: Iterable[str]) -> float:
+    """Half a unit of the last decimal place that numbers printed together use: what rounding for print may have cost.
+
+    The one with the most decimals tells; 0 where none has any, since a lone `0` is not a number rounded to units.
+    """
+    places = []
+    for word in words:
+        mantissa, _, exponent = word.lower().partition("e")
+        if "n" not in mantissa:
+            places.append(len(mantissa.partition(".")[2].rstrip()) - int(exponent or 0))
+    most = max(places, default=0)
+    return 0.5 * 10.0**-most if most > 0 else 0.0
