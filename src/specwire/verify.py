@@ -153,7 +153,7 @@ def run_record(job: Job, out: Path, result: EngineResult) -> dict[str, Any]:
         "golden": str(job.golden),
         "device": job.device,
         "engine_arguments": list(job.engine_arguments),
-        "seconds": round(result.seconds, 1),
+        "seconds": round(result.boot_seconds + result.generate_seconds, 1),
         "log": str(result.log),
         "out": str(out),
     }
