@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import hashlib
+import sys
+
+import click
+
+from specwire.cli import _options as options
+from specwire.errors import FINDING, OK
+from specwire.strip.words import Words
+
+
+@click.command()
+@click.argument("paths", metavar="PATH...", nargs=-1, required=True)
+@click.option("--check", is_flag=True, help="Write nothing; exit 1 if something would change.")
+@click.option("--env", "envs", multiple=True, metavar="PATTERN", help="Also take this environment variable for a debug switch, e.g. 'MY_DEBUG*'.")
+@click.option("--tag", "tags", multiple=True, metavar="TEXT", help="Also take messages that begin like this for debug messages, e.g. '[DBG]'.")
+@options.as_json
+@options.show_diff
+@options.dry_run
+@options.quiet
+def command(paths, check, envs, tags, as_json, show_diff, dry_run, quiet):
+    """Take out debug code that people wrote by hand, and prove that nothing else changed.
+
+    A statement goes only if it does nothing but report and nobody reads what it binds. What stays is listed
+    with the reason. Every line that stays is the same, byte for byte.
+
+    \b
+    Example: specwire strip sglang/srt --diff | patch -p1
+             specwire strip sglang/srt/models/llama_eagle3.py --check
+    """
+    from specwire.strip.files import plans, write
+
+    found = plans(list(paths), Words(envs, tags))
+    changed = [plan for plan in found if plan.before != plan.after]
+    judged = check or show_diff or dry_run
+    if changed and not judged:
+        write(found)
+    if as_json:
+        options.emit(_document(found, changed, judged))
+    elif show_diff:
+        from specwire.strip.patch import patch
+
+        sys.stdout.flush()
+        for plan in changed:
+            sys.stdout.buffer.write(patch(plan.name, plan.before, plan.after))
+        sys.stdout.buffer.flush()
+    else:
+        _print(found, judged)
+    options.note(_summary(found, changed, judged), quiet)
+    return FINDING if check and changed else OK
+
+
+def _print(found, judged: bool) -> None:
+    word = "would remove" if judged else "removed"
+    for plan in found:
+        for piece in plan.gone:
+            print(f"[OK] {plan.name}:{piece.line}: {word} {piece.kind}: {piece.text}")
+        for piece in plan.left:
+            print(f"[LEFT] {plan.name}:{piece.line}: {piece.text} - {piece.why}")
+
+
+def _summary(found, changed, judged: bool) -> str:
+    gone = sum(len(plan.gone) for plan in found)
+    left = sum(len(plan.left) for plan in found)
+    if not found:
+        return "no debug code found"
+    return f"{gone} statements {'would go' if judged else 'gone'} from {len(changed)} files, {left} left with a reason"
+
+
+def _document(found, changed, judged: bool) -> dict:
+    def entry(plan, piece) -> dict:
+        shown = {"file": plan.name, "line": piece.line, "end_line": piece.end, "kind": piece.kind, "text": piece.text}
+        return shown | ({"why": piece.why} if piece.why else {})
+
+    result = "nothing" if not changed else "would-remove" if judged else "removed"
+    return {
+        "schema": "specwire.strip/1",
+        "result": result,
+        "removed": [entry(plan, piece) for plan in found for piece in plan.gone],
+        "left": [entry(plan, piece) for plan in found for piece in plan.left],
+        "files": {plan.name: {"before": _sha256(plan.before), "after": _sha256(plan.after)} for plan in changed},
+    }
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()

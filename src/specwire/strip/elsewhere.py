@@ -1,0 +1,107 @@
+"""Whether any other file of the same package reads a name, as far as text and syntax trees can tell."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import os
+import re
+from collections.abc import Iterator
+
+from specwire.errors import SpecwireError
+from specwire.strip.facts import gather
+from specwire.strip.plan import ids
+from specwire.strip.readers import Elsewhere, loads
+from specwire.strip.select import Selector
+from specwire.strip.text import Text
+from specwire.strip.words import Words
+from specwire.walk import package_root, walk
+
+
+class Neighbours:
+    """The files around those that are being stripped. Each directory is listed once, each file parsed once."""
+
+    def __init__(self, words: Words, top: str | None = None) -> None:
+        self._words = words
+        self._top = os.path.abspath(top) if top else None
+        self._listed = functools.cache(lambda root: walk(root).python)
+        self._parsed = functools.cache(self._parse)
+
+    def of(self, path: str) -> Elsewhere:
+        """For one file: (kind, name) -> `path:line` of a reader in another file, or None."""
+        own = os.path.abspath(path)
+        roots = {package_root(own)}
+        if self._top and own.startswith(self._top + os.sep):
+            roots.add(self._top)
+        stem = os.path.basename(own).removesuffix(".py")
+        stem = os.path.basename(os.path.dirname(own)) if stem == "__init__" else stem
+
+        @functools.cache
+        def find(kind: str, name: str) -> str | None:
+            needles = [name] if kind == "attribute" else [name, stem]
+            for other in self._files(roots, own):
+                data = _read(other)
+                if not all(needle.encode() in data for needle in needles) or not _is_word(data, name):
+                    continue
+                if line := self._reads(other, kind, name, stem):
+                    return f"{os.path.relpath(other)}:{line}"
+            return None
+
+        return find
+
+    def _files(self, roots: set[str], own: str) -> Iterator[str]:
+        seen = {own}
+        for root in sorted(roots):
+            package = root == self._top or os.path.exists(os.path.join(root, "__init__.py"))
+            for path in self._listed(root) if package else _siblings(root):
+                path = os.path.abspath(path)
+                if path not in seen:
+                    seen.add(path)
+                    yield path
+
+    def _parse(self, path: str) -> tuple[ast.Module, set[int]] | None:
+        """The tree, and the ids of the debug code in it: what that reads does not count."""
+        try:
+            text = Text(_read(path), path)
+        except SpecwireError:
+            return None
+        selector = Selector(text, gather(text.tree, self._words), {})
+        return text.tree, ids(selector.select().roots)
+
+    def _reads(self, path: str, kind: str, name: str, stem: str) -> int | None:
+        parsed = self._parsed(path)
+        if parsed is None:
+            return 1  # not readable for us, so that nothing can be shown
+        tree, gone = parsed
+        if kind == "attribute":
+            found = next(loads(tree, "." + name, gone), None)
+        else:
+            found = next((node for node in ast.walk(tree) if _reads_global(node, name, stem)), None)
+        return getattr(found, "lineno", None)
+
+
+def _reads_global(node: ast.AST, name: str, stem: str) -> bool:
+    """`from ...stem import name`, `stem.name`, or a string such as "package.stem.name"."""
+    if isinstance(node, ast.ImportFrom):
+        from_it = (node.module or "").rpartition(".")[2] in (stem, "")
+        named = {alias.name for alias in node.names}
+        return from_it and (name in named or ("*" in named and not name.startswith("_")))
+    if isinstance(node, ast.Attribute) and node.attr == name:
+        return True  # whichever module it is an attribute of: the name and the module stand in one file
+    return isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.endswith(f"{stem}.{name}")
+
+
+def _siblings(folder: str) -> list[str]:
+    return sorted(os.path.join(folder, name) for name in os.listdir(folder) if name.endswith(".py"))
+
+
+def _is_word(data: bytes, name: str) -> bool:
+    return re.search(rb"(?<![A-Za-z0-9_])" + re.escape(name.encode()) + rb"(?![A-Za-z0-9_])", data) is not None
+
+
+def _read(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError as error:
+        raise SpecwireError(f"{path}: cannot be read ({error.strerror}). Leave it out or make it readable.") from error

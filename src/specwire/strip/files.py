@@ -1,0 +1,70 @@
+"""`strip` over files and directories: which of them hold debug code, what goes from each, and the writing."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from specwire.errors import SpecwireError
+from specwire.marks import RUNTIME_MARK
+from specwire.strip.words import Words
+from specwire.walk import package_root, walk
+
+
+def plans(paths: list[str], words: Words) -> list:
+    """A Plan per file below `paths` that holds debug code, in the order of the paths. Nothing is written.
+
+    Files that no debug word occurs in are not parsed. Raises SpecwireError for a path that is not there, and
+    for a file that has such a word and cannot be parsed.
+    """
+    found = []
+    for path in _once(paths):
+        top = path if os.path.isdir(path) else None
+        suspects = [(name, data) for name in walk(path).python if (data := suspicious(name, words)) is not None]
+        if not suspects:
+            continue
+        from specwire.strip.elsewhere import Neighbours
+        from specwire.strip.plan import plan
+
+        neighbours = Neighbours(words, top)
+        found += [plan(data, name, words, neighbours.of(name)) for name, data in suspects]
+    return [each for each in found if each.gone or each.left]
+
+
+def suspicious(name: str, words: Words) -> bytes | None:
+    """A file's bytes when it may hold debug code; None for a clean one and for specwire's own tap file."""
+    try:
+        data = Path(name).read_bytes()
+    except OSError as error:
+        raise SpecwireError(f"{name}: cannot be read ({error.strerror}). Leave it out or make it readable.") from error
+    if RUNTIME_MARK in data[: data.find(b"\n") + 1]:
+        return None
+    return data if words.suspects(data) or b"# specwire:" in data else None
+
+
+def write(found: list) -> None:
+    """Write all changed files, or none of them."""
+    from specwire.transaction import Change, commit
+
+    changes = [Change(Path(each.name), each.before, each.after) for each in found if each.before != each.after]
+    if changes:
+        commit(_common_root([change.path for change in changes]), changes)
+
+
+def _common_root(paths: list[Path]) -> Path:
+    """Where the change is recorded while it goes on: the package, so that `apply` and `remove` see it."""
+    return Path(os.path.commonpath([package_root(os.fspath(path)) for path in paths]))
+
+
+def _once(paths: list[str]) -> list[str]:
+    """The paths as given, without those that lie below another one."""
+    kept: list[str] = []
+    for path in paths:
+        if not os.path.exists(path):
+            raise SpecwireError(f"{path}: no such file or directory. Name a Python file or a directory of them.")
+    real = {path: os.path.realpath(path) for path in paths}
+    for path in paths:
+        if not any(other != path and (real[path] + os.sep).startswith(real[other] + os.sep) and real[path] != real[other] for other in paths):
+            if real[path] not in {real[each] for each in kept}:
+                kept.append(path)
+    return kept

@@ -1,0 +1,218 @@
+"""Whether a value that removed statements give to a local name could be read by one that stays.
+
+A walk over one function's statements in the order in which they run, with one bit: the name may hold what a
+removed statement gave it. Where the walk cannot be sure (handlers, nested functions, generators) it says yes.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from specwire.strip.facts import FUNCTIONS, bound
+from specwire.strip.pure import imported
+
+COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp)
+_SCOPES = (*FUNCTIONS, ast.ClassDef, ast.Lambda, ast.GeneratorExp)
+
+
+def reader(function: ast.FunctionDef | ast.AsyncFunctionDef, name: str, gone: set[int]) -> ast.AST | None:
+    """A node outside `gone` (ids of removed statements) that may read what `gone` bound to `name` in `function`."""
+    walk = _Walk(name, gone)
+    try:
+        walk.block(function.body, False)
+    except _Found as found:
+        return found.args[0]
+    return None
+
+
+class _Found(Exception):
+    pass
+
+
+@dataclass
+class _Walk:
+    name: str
+    gone: set[int]
+    exits: list[bool] = field(default_factory=list)  # one per loop around: a `break` or `continue` saw the bit set
+
+    def block(self, statements: list[ast.stmt], bit: bool | None) -> bool | None:
+        """The bit after the block; None when control never gets there."""
+        for statement in statements:
+            if bit is None:
+                # Not reached by this way of counting; another way in (a handler) may still get here.
+                bit = self._sets(statements)
+            bit = self._statement(statement, bit)
+        return bit
+
+    def _statement(self, node: ast.stmt, bit: bool) -> bool | None:
+        if id(node) in self.gone:
+            return bit or self._sets([node])
+        if isinstance(node, (*FUNCTIONS, ast.ClassDef)):
+            self._escapes(node)
+            return False if node.name == self.name else bit
+        match node:
+            case ast.For() | ast.AsyncFor():
+                self._read(node.iter, bit)
+                return self._loop(node, bit, self.name in set(bound(node.target)))
+            case ast.While():
+                self._read(node.test, bit)
+                after = self._loop(node, bit, False)
+                self._read(node.test, bool(after))
+                return after
+            case ast.If():
+                self._read(node.test, bit)
+                return _join(self.block(node.body, bit), self.block(node.orelse, bit))
+            case ast.With() | ast.AsyncWith():
+                for item in node.items:
+                    self._read(item.context_expr, bit)
+                    if item.optional_vars is not None and self.name in set(bound(item.optional_vars)):
+                        bit = False
+                return self.block(node.body, bit)
+            case ast.Try() | ast.TryStar():
+                return self._try(node, bit)
+            case ast.Match():
+                self._read(node.subject, bit)
+                after: bool | None = bit
+                for case in node.cases:
+                    if case.guard is not None:
+                        self._read(case.guard, bit)
+                    after = _join(after, self.block(case.body, bit))
+                return after
+            case ast.Break() | ast.Continue():
+                if self.exits:
+                    self.exits[-1] = self.exits[-1] or bit
+                return None
+            case ast.Return() | ast.Raise():
+                self._read(node, bit)
+                return None
+        return self._simple(node, bit)
+
+    def _simple(self, node: ast.stmt, bit: bool) -> bool:
+        self._read(node, bit)
+        if isinstance(node, ast.AugAssign) and self.name in set(bound(node.target)) and bit:
+            raise _Found(node)
+        targets = node.targets if isinstance(node, (ast.Assign, ast.Delete)) else [getattr(node, "target", None)]
+        names = {name for target in targets if target is not None for name in bound(target)}
+        if isinstance(node, ast.AnnAssign) and node.value is None:
+            names = set()
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            names = set(imported(node))
+        return bit and self.name not in names
+
+    def _loop(self, node: ast.For | ast.AsyncFor | ast.While, bit: bool, rebinds: bool) -> bool:
+        self.exits.append(False)
+        start = bit
+        for _ in range(2):  # twice: what the first round leaves, the second one meets
+            end = self.block(node.body, False if rebinds else start)
+            start = start or bool(end) or self.exits[-1]
+        bit = start
+        self.exits.pop()
+        return bool(_join(self.block(node.orelse, bit), bit))
+
+    def _try(self, node: ast.Try | ast.TryStar, bit: bool) -> bool | None:
+        anywhere = bit or self._sets(node.body)
+        after = self.block(node.body, bit)
+        if after is not None:
+            after = self.block(node.orelse, after)
+        for handler in node.handlers:
+            if handler.type is not None:
+                self._read(handler.type, anywhere)
+            after = _join(after, self.block(handler.body, anywhere and handler.name != self.name))
+        if node.finalbody:
+            everything = [*node.body, *node.orelse, *(part for handler in node.handlers for part in handler.body)]
+            final = self.block(node.finalbody, bit or self._sets(everything))
+            return None if final is None or after is None else after or final
+        return after
+
+    def _sets(self, nodes: list[ast.stmt]) -> bool:
+        """Whether a removed statement among or below `nodes` may give the name a value."""
+        for node in nodes:
+            for part in ast.walk(node):
+                if id(part) in self.gone and any(_binds(inner, self.name) for inner in ast.walk(part)):
+                    return True
+        return False
+
+    def _read(self, node: ast.AST, bit: bool) -> None:
+        if isinstance(node, _SCOPES):
+            self._escapes(node)
+        elif isinstance(node, COMPREHENSIONS) and self.name in _targets(node):
+            self._read(node.generators[0].iter, bit)  # the rest sees the comprehension's own name
+        elif bit and isinstance(node, ast.Name) and node.id == self.name and not isinstance(node.ctx, ast.Store):
+            raise _Found(node)
+        else:
+            for child in ast.iter_child_nodes(node):
+                self._read(child, bit)
+
+    def _escapes(self, node: ast.AST) -> None:
+        """A nested scope may run at any time, so that a read in it always counts, unless the name is its own."""
+        if id(node) in self.gone:
+            return
+        if isinstance(node, ast.GeneratorExp) and self.name in _targets(node):
+            return self._read(node.generators[0].iter, True)
+        if isinstance(node, (*FUNCTIONS, ast.Lambda)) and self.name in own_names(node):
+            for part in (*getattr(node, "decorator_list", ()), *node.args.defaults, *filter(None, node.args.kw_defaults)):
+                self._read(part, True)
+            return
+        if isinstance(node, ast.Name) and node.id == self.name and isinstance(node.ctx, ast.Load):
+            raise _Found(node)
+        for child in ast.iter_child_nodes(node):
+            self._escapes(child)
+
+
+def own_names(function: ast.AST) -> set[str]:
+    """Names that are local to a function or lambda: its parameters and all that its own statements bind."""
+    arguments = function.args
+    each = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg]
+    names = {argument.arg for argument in each if argument is not None}
+    outer: set[str] = set()
+    if isinstance(function, ast.Lambda):
+        return names
+    for node in function.body:
+        for part in in_scope(node):
+            if isinstance(part, (ast.Global, ast.Nonlocal)):
+                outer.update(part.names)
+            names.update(binds(part))
+    return names - outer
+
+
+def binds(node: ast.AST) -> tuple[str, ...]:
+    """The plain names that this very node binds in its scope."""
+    if isinstance(node, ast.Name) and isinstance(node.ctx, (ast.Store, ast.Del)):
+        return (node.id,)
+    if isinstance(node, (ast.Import, ast.ImportFrom)):
+        return tuple(imported(node))
+    if isinstance(node, (*FUNCTIONS, ast.ClassDef)):
+        return (node.name,)
+    if isinstance(node, (ast.ExceptHandler, ast.MatchAs, ast.MatchStar)) and node.name:
+        return (node.name,)
+    return ()
+
+
+def _binds(node: ast.AST, name: str) -> bool:
+    return name in binds(node)
+
+
+def in_scope(node: ast.AST) -> Iterator[ast.AST]:
+    """The node and all below it that binds names in the same scope; nested scopes are yielded, not entered."""
+    yield node
+    if isinstance(node, _SCOPES):
+        return
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.comprehension):  # its target is the comprehension's own
+            yield from in_scope(child.iter)
+            for condition in child.ifs:
+                yield from in_scope(condition)
+        else:
+            yield from in_scope(child)
+
+
+def _targets(node: ast.AST) -> set[str]:
+    return {name for part in node.generators for name in bound(part.target)}
+
+
+def _join(one: bool | None, other: bool | None) -> bool | None:
+    if one is None or other is None:
+        return other if one is None else one
+    return one or other

@@ -1,0 +1,191 @@
+"""What only the removed code had a use for: imports, constants, flags, helpers. They go too, where that is safe."""
+
+from __future__ import annotations
+
+import ast
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from specwire.strip.facts import FUNCTIONS, Facts
+from specwire.strip.pure import effect, flag_set_by, imported
+from specwire.strip.readers import Elsewhere, conflicts
+from specwire.strip.select import Root, Selector, set_by
+from specwire.strip.text import Text
+from specwire.strip.words import is_flag
+
+# Importing these does nothing that anybody could miss.
+_QUIET = sys.stdlib_module_names | {"torch", "numpy"}
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    node: ast.stmt
+    owner: ast.AST
+    field: str
+    kind: str
+    names: frozenset[str]
+    only_told: str = ""  # a reason to say that it is left without a use, and to leave it
+
+
+def orphans(
+    text: Text, facts: Facts, roots: list[Root], elsewhere: Elsewhere
+) -> tuple[list[Root], list[tuple[ast.stmt, str]]]:
+    """`roots` with what they leave without a use, and notes on what is left so but has to stay."""
+    notes: dict[int, tuple[ast.stmt, str]] = {}
+    candidates = [candidate for candidate in _candidates(text, facts) if candidate.names]
+    while True:
+        gone = _ids(roots)
+        used = _used(text.tree, gone)
+        found = None
+        for candidate in candidates:
+            if id(candidate.node) in gone or id(candidate.node) in notes or not candidate.names & used:
+                continue
+            if id(candidate.node) in conflicts(text.tree, gone | _ids_below(candidate.node), _unread):
+                continue  # something that stays reads it
+            why = _reason_to_stay(candidate, text, facts, gone, used, elsewhere)
+            if why is None:
+                found = candidate
+                break
+            notes[id(candidate.node)] = (candidate.node, why)
+        if found is None:
+            return _outermost(roots), list(notes.values())
+        roots = [*roots, Root((found.node,), "unused " + found.kind)]
+
+
+def _reason_to_stay(
+    candidate: _Candidate, text: Text, facts: Facts, gone: set[int], used: set[str], elsewhere: Elsewhere
+) -> str | None:
+    if candidate.only_told:
+        return candidate.only_told
+    if others := sorted(name.lstrip(".") for name in candidate.names - used):
+        return f"also binds {', '.join(others)}"
+    trouble = Selector(text, facts, {}).trouble(candidate.owner, candidate.field, [candidate.node])
+    if trouble:
+        return trouble
+    block = getattr(candidate.owner, candidate.field)
+    if not isinstance(candidate.owner, ast.Module) and all(id(node) in gone or node is candidate.node for node in block):
+        return "is all that its block holds, and that block has to stay"
+    below = gone | _ids_below(candidate.node)
+    found = conflicts(text.tree, below, elsewhere)
+    return next((why for node in ast.walk(candidate.node) if (why := found.get(id(node)))), None)
+
+
+def _candidates(text: Text, facts: Facts) -> Iterator[_Candidate]:
+    package = os.path.basename(text.name) == "__init__.py"
+    for owner in ast.walk(text.tree):
+        for field in ("body", "orelse", "finalbody"):
+            block = getattr(owner, field, None)
+            for node in block if isinstance(block, list) else ():
+                names = frozenset(_names(node, owner))
+                if (found := _classify(node, owner, facts, package)) is not None:
+                    yield _Candidate(node, owner, field, found[0], names, found[1])
+
+
+def _classify(node: ast.stmt, owner: ast.AST, facts: Facts, package: bool) -> tuple[str, str] | None:
+    """(kind, reason to leave it or nothing) for a statement that may be there for the debug code alone."""
+    match node:
+        case ast.Import() | ast.ImportFrom():
+            return "import", _import_trouble(node, package and isinstance(owner, ast.Module))
+        case ast.Global():
+            return "declaration", ""
+        case ast.Expr() if flag_set_by(node.value):
+            return "flag", ""
+        case ast.FunctionDef() if isinstance(owner, ast.Module):
+            known = node.name in facts.report_helpers or node.name + "()" in facts.switches
+            if not known and node.name not in facts.pure_helpers:
+                return None
+            return "helper", "" if known or _own(node.name) else _PUBLIC
+        case ast.Assign() | ast.AnnAssign() if node.value is not None:
+            return _assigned(node, owner, facts)
+    return None
+
+
+def _assigned(node: ast.Assign | ast.AnnAssign, owner: ast.AST, facts: Facts) -> tuple[str, str] | None:
+    names = _names(node, owner)
+    switch = facts.is_switch(node.value)
+    ours = switch or all(is_flag(name) for name in names)
+    if any(isinstance(part, ast.Subscript) for target in _targets(node) for part in ast.walk(target)):
+        return None
+    why = effect(node.value, facts) or ""
+    if isinstance(owner, ast.Module):
+        return "constant", why or ("" if ours or all(_own(name) for name in names) else _PUBLIC)
+    if ours:
+        return ("switch" if switch else "flag"), why
+    if any(name.startswith(".") for name in names) or isinstance(owner, ast.ClassDef):
+        return None
+    return "value", "is now read by nothing, but nothing says that it is debug code"
+
+
+_PUBLIC = "has a public name, which other packages may read"
+
+
+def _import_trouble(node: ast.Import | ast.ImportFrom, exported: bool) -> str:
+    if exported:
+        return "stands in an __init__.py, where imports are what the package offers"
+    if isinstance(node, ast.ImportFrom) and (node.level or node.module == "__future__" or node.names[0].name == "*"):
+        return "imports from its own package, which may do more than bind a name"
+    modules = [node.module] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]
+    loud = [module for module in modules if module.partition(".")[0] not in _QUIET]
+    return f"imports {loud[0]}, which may do more than bind a name" if loud else ""
+
+
+def _names(node: ast.stmt, owner: ast.AST) -> list[str]:
+    """What a statement binds; what a class's body binds are attributes."""
+    names = [name for part in _shallow(node) for name in set_by(part)]
+    return ["." + name if isinstance(owner, ast.ClassDef) and name.isidentifier() else name for name in names]
+
+
+def _own(name: str) -> bool:
+    return name.startswith("_")
+
+
+def _targets(node: ast.Assign | ast.AnnAssign) -> list[ast.expr]:
+    return node.targets if isinstance(node, ast.Assign) else [node.target]
+
+
+def _shallow(node: ast.stmt) -> Iterator[ast.AST]:
+    """The statement, without the inside of a function."""
+    if isinstance(node, FUNCTIONS):
+        yield node
+    else:
+        yield from ast.walk(node)
+
+
+def _used(tree: ast.Module, gone: set[int]) -> set[str]:
+    """Names and `.attributes` that the removed statements read, and those whose flags they set."""
+    used: set[str] = set()
+    for statement in ast.walk(tree):
+        if id(statement) not in gone:
+            continue
+        for node in ast.walk(statement):
+            if isinstance(node, ast.Name):
+                used.add(node.id)
+            elif isinstance(node, ast.Attribute):
+                used.add("." + node.attr)
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.isidentifier():
+                used.add("." + node.value)
+    return used
+
+
+def _outermost(roots: list[Root]) -> list[Root]:
+    """Roots that are not inside another one's statements."""
+    kept = []
+    for root in roots:
+        inside = {id(part) for other in roots if other is not root for node in other.nodes for part in ast.walk(node)}
+        if not any(id(node) in inside for node in root.nodes):
+            kept.append(root)
+    return kept
+
+
+def _ids(roots: list[Root]) -> set[int]:
+    return {number for root in roots for node in root.nodes for number in _ids_below(node)}
+
+
+def _ids_below(node: ast.stmt) -> set[int]:
+    return {id(part) for part in ast.walk(node) if isinstance(part, ast.stmt)}
+
+
+def _unread(kind: str, name: str) -> str | None:
+    return None

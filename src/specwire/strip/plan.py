@@ -1,0 +1,100 @@
+"""Decides what goes from one file: debug code by its looks that reports and nothing else, and that nobody reads."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+
+from specwire.strip.facts import Facts, gather
+from specwire.strip.helpers import with_helpers
+from specwire.strip.orphans import orphans
+from specwire.strip.prove import prove
+from specwire.strip.readers import Elsewhere, conflicts
+from specwire.strip.select import MARK, Root, Selector
+from specwire.strip.text import Text
+from specwire.strip.words import Words
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One piece of debug code: `kind` says what it is, `why` is empty for what goes and the reason for what stays."""
+
+    line: int
+    end: int
+    kind: str
+    text: str
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What `strip` makes of one file. `after` equals `before` when nothing goes."""
+
+    name: str
+    before: bytes
+    after: bytes
+    gone: tuple[Piece, ...]
+    left: tuple[Piece, ...]
+
+
+def nowhere(kind: str, name: str) -> str | None:
+    """For a file that stands alone: nobody else reads anything of it."""
+    return None
+
+
+def plan(data: bytes, name: str, words: Words = Words(), elsewhere: Elsewhere = nowhere) -> Plan:
+    """Plan and prove the removal of debug code from a file's bytes. `elsewhere` knows the files that may read it.
+
+    Raises SpecwireError when the bytes cannot be parsed, or when the result is not the original without
+    exactly the planned statements (which would be a bug, and nothing is written then).
+    """
+    text = Text(data, name)
+    facts = with_helpers(text, gather(text.tree, words))
+    roots, left = _settle(text, facts, elsewhere)
+    lines = {number for root in roots for node in root.nodes for number in text.span(node)}
+    lines |= {root.else_line for root in roots if root.else_line}
+    after = text.without(lines)
+    if lines:
+        prove(text, after, [node for root in roots for node in root.nodes], lines)
+    gone = [_piece(text, node, root.kind) for root in roots for node in root.nodes]
+    stays = [_piece(text, node, kind, why) for node, kind, why in left if node.lineno not in lines]
+    if MARK in data:
+        stays += [
+            Piece(number, number, "tap", text.text(number), "is specwire's own: `specwire remove` takes it out")
+            for number, line in enumerate(text.lines, 1)
+            if MARK in line
+        ]
+    return Plan(name, data, after, _sorted(gone), _sorted(stays))
+
+
+def _settle(text: Text, facts: Facts, elsewhere: Elsewhere) -> tuple[list[Root], list[tuple[ast.stmt, str, str]]]:
+    """Drop from the selection what somebody reads, until nobody reads anything of the rest; then add the orphans."""
+    kept: dict[int, str] = {}
+    while True:
+        selection = Selector(text, facts, kept).select()
+        found = conflicts(text.tree, ids(selection.roots), elsewhere)
+        if not found:
+            break
+        kept |= found
+    roots, notes = orphans(text, facts, selection.roots, elsewhere)
+    gone = ids(roots)
+    left = []
+    for node, why in selection.left.values():
+        if id(node) in kept:  # who reads it now, with the orphans gone as well
+            why = conflicts(text.tree, gone | {id(node)}, elsewhere).get(id(node), why)
+        left.append((node, "left", why))
+    return roots, left + [(node, "unused", why) for node, why in notes if id(node) not in kept]
+
+
+def ids(roots: list[Root]) -> set[int]:
+    """Ids of all statements that go, those inside others included."""
+    return {id(part) for root in roots for node in root.nodes for part in ast.walk(node) if isinstance(part, ast.stmt)}
+
+
+def _piece(text: Text, node: ast.stmt, kind: str, why: str = "") -> Piece:
+    span = text.span(node)
+    return Piece(span[0], span[-1], kind, text.text(span[0]), why)
+
+
+def _sorted(pieces: list[Piece]) -> tuple[Piece, ...]:
+    return tuple(sorted(set(pieces), key=lambda piece: (piece.line, piece.end)))

@@ -1,0 +1,84 @@
+"""What gives hand-written debug code away: names of environment switches, tags in messages, one-time flags.
+
+Only names that speak of this work count (EAGLE, draft, hidden states), since every large project has debug
+switches of its own that are meant to stay. `Words` takes more on request.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+# Byte strings, at least one of which stands in every file that holds something for us. Searching for them is
+# all that happens to a clean file, so they are few; what they hit is then looked at line by line.
+NEEDLES = (b"DEBUG", b"EAGLE3_", b"_debug", b"breakpoint", b"pdb")
+RARE_NEEDLES = (b"DBG", b"_dbg", b"EAGLE", b"eagle")
+
+_KIND = frozenset("DEBUG DBG TRACE DUMP PROBE CAPTURE PRINT LOG VERBOSE INSPECT".split())
+_SUBJECT = frozenset("SPEC SPECULATIVE DRAFT HIDDEN HS AUX CONCAT".split())
+_ENGINE = ("SGLANG_", "SGL_")
+
+_TAG = re.compile(r"\W*(?:EAGLE[-_ ]?3?[^\w]*[-_ ]?(?:DEBUG|DBG|TRACE|DUMP|PROBE)|(?:DEBUG|DBG)[^\w]*[-_ ]?EAGLE)", re.I)
+_TAG_ANYWHERE = re.compile(rb"['\"\[(\s](?:EAGLE[-_ ]?3?[^\w]*[-_ ]?(?:DEBUG|DBG|TRACE|DUMP|PROBE)|(?:DEBUG|DBG)[^\w]*[-_ ]?EAGLE)", re.I)
+_FLAG = re.compile(r"(?:^|_)(?:debug|dbg|debugged)(?:_|$)")
+_IDENTIFIER = re.compile(rb"[A-Za-z_][A-Za-z0-9_]*")
+_OWN_FLAG = rb"\b_[a-z0-9_]*(?:debug|dbg)[a-z0-9_]*"
+_ONE_TIME = re.compile(rb"\bnot\b(?!\s+in\b).*%b|%b['\"]?(?:\s*,\s*\d+\s*\))?\s*(?:<|==)" % (_OWN_FLAG, _OWN_FLAG))
+_STOP = re.compile(rb"\bbreakpoint\s*\(|\bi?pdb\b")
+
+
+@dataclass(frozen=True)
+class Words:
+    """The built-in words and those that the user adds: `envs` are patterns such as `MY_DEBUG*`, `tags` text."""
+
+    envs: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
+
+    def is_switch(self, name: str) -> bool:
+        """Whether an environment variable of this name switches debug code that somebody put in by hand."""
+        if any(fnmatchcase(name, pattern) for pattern in self.envs):
+            return True
+        words = set(name.split("_"))
+        if not name.isupper() or not words & _KIND:
+            return False
+        if any(word.startswith("EAGLE") for word in words):
+            return True
+        return bool(words & {"DEBUG", "DBG"} and words & _SUBJECT) and not name.startswith(_ENGINE)
+
+    def is_tag(self, text: str) -> bool:
+        """Whether a message that begins like this is a debug message."""
+        return bool(_TAG.match(text)) or any(text.lstrip().startswith(tag) for tag in self.tags)
+
+    def suspects(self, data: bytes, needles: tuple[bytes, ...] = NEEDLES + RARE_NEEDLES) -> bool:
+        """Whether a file is worth parsing: some line of it holds a word that is one of ours on closer look."""
+        extra = [text.encode() for text in self.tags] + [_fixed_part(pattern) for pattern in self.envs]
+        if any(part in data for part in extra):
+            return True
+        return any(self._line_counts(line) for needle in needles for line in _lines_with(data, needle))
+
+    def _line_counts(self, line: bytes) -> bool:
+        if _STOP.search(line) and not line.lstrip().startswith(b"#"):
+            return True
+        if _TAG_ANYWHERE.search(line) or _ONE_TIME.search(line):
+            return True
+        return any(self.is_switch(word.decode()) for word in _IDENTIFIER.findall(line) if word.isupper())
+
+
+def is_flag(name: str) -> bool:
+    """Whether a name such as `_debug_done` says that it is there for debugging."""
+    return bool(_FLAG.search(name.lower()))
+
+
+def _lines_with(data: bytes, needle: bytes):
+    at = data.find(needle)
+    while at >= 0:
+        start = data.rfind(b"\n", 0, at) + 1
+        end = data.find(b"\n", at)
+        end = len(data) if end < 0 else end
+        yield data[start:end]
+        at = data.find(needle, end)
+
+
+def _fixed_part(pattern: str) -> bytes:
+    return max(re.split(r"[*?\[\]]", pattern), key=len).encode()

@@ -1,0 +1,75 @@
+"""One walk over a directory: its Python files, and the names that tell of an unfinished change or a patch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+_NEVER = frozenset(("__pycache__", "node_modules"))
+
+
+@dataclass
+class Files:
+    """Paths below a directory, in a stable order. `skipped` holds the directories that were not looked into."""
+
+    python: list[str] = field(default_factory=list)
+    others: list[str] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
+
+
+def walk(root: str, also: tuple[str, ...] = ()) -> Files:
+    """All `.py` files below `root`, and the other files whose names end in one of `also`.
+
+    Hidden directories, `__pycache__`, `node_modules` and virtual environments are not looked into; links to
+    directories are not followed. A `root` that is a file stands for itself.
+    """
+    found = Files()
+    if not os.path.isdir(root):
+        (found.python if root.endswith(".py") else found.others).append(root)
+        return found
+    stack = [root]
+    while stack:
+        folder = stack.pop()
+        names = []
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                name = entry.name
+                if name.endswith(".py"):
+                    if not entry.is_dir():
+                        found.python.append(entry.path)
+                elif entry.is_dir(follow_symlinks=False):
+                    names.append(name)
+                elif name.endswith(also) if also else False:
+                    found.others.append(entry.path)
+        for name in names:
+            path = os.path.join(folder, name)
+            if name in _NEVER or name[0] == "." or os.path.exists(os.path.join(path, "pyvenv.cfg")):
+                if name != "__pycache__":
+                    found.skipped.append(path)
+            else:
+                stack.append(path)
+    found.python.sort()
+    found.others.sort()
+    found.skipped.sort()
+    return found
+
+
+def package_root(path: str) -> str:
+    """The directory of the outermost package around a file, found by its `__init__.py`; else the file's own.
+
+    Packages without an `__init__.py` of their own may lie in between. A project's root ends the search.
+    """
+    folder = best = os.path.dirname(os.path.abspath(path))
+    for parent in _upwards(folder):
+        if os.path.exists(os.path.join(parent, "__init__.py")):
+            best = parent
+    return best
+
+
+def _upwards(folder: str) -> Iterator[str]:
+    while os.path.dirname(folder) != folder and os.path.basename(folder) not in ("site-packages", "dist-packages"):
+        yield folder
+        if any(os.path.exists(os.path.join(folder, name)) for name in (".git", "pyproject.toml", "setup.py")):
+            return
+        folder = os.path.dirname(folder)

@@ -1,0 +1,360 @@
+"""`strip` takes debug code that people wrote by hand and nothing else; what stays has a reason."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from textwrap import dedent
+
+import pytest
+from click.testing import CliRunner
+
+from specwire.cli.strip import command
+from specwire.errors import SpecwireError
+from specwire.strip.plan import plan
+from specwire.strip.words import Words
+
+TAKEN = {
+    "environ.get": ('if os.environ.get("EAGLE3_DEBUG"):\n    print("x", x.shape, file=sys.stderr)\n', ""),
+    "getenv": ('if os.getenv("EAGLE3_DEBUG", "0") == "1":\n    print(x.norm().item())\n', ""),
+    "in environ": ('if "EAGLE3_DEBUG" in os.environ:\n    print(x)\n', ""),
+    "environ subscript": ('if os.environ["EAGLE3_DEBUG"] != "0":\n    print(x)\n', ""),
+    "int": ('if int(os.environ.get("EAGLE3_DEBUG", 0)) > 0:\n    print(x)\n', ""),
+    "bool of int": ('if bool(int(os.getenv("EAGLE3_DEBUG", "0"))):\n    print(x)\n', ""),
+    "lower in a tuple": ('if os.environ.get("EAGLE3_DEBUG", "").lower() in ("1", "true", "yes"):\n    print(x)\n', ""),
+    "is not None": ('if os.environ.get("EAGLE3_DEBUG") is not None:\n    print(x)\n', ""),
+    "and": ('if os.environ.get("EAGLE3_DEBUG") == "1" and x.is_cuda and self.layer_id in (2, 30):\n    print(x)\n', ""),
+    "nested and, or": (
+        'if (os.getenv("EAGLE3_DEBUG") or "EAGLE3_DUMP" in os.environ) and (a or b):\n    print(x)\n', ""),
+    "walrus": ('if (level := os.getenv("EAGLE3_DEBUG")):\n    print(level, x)\n', ""),
+    "engine's helper": ('if get_bool_env_var("SGLANG_EAGLE3_DEBUG"):\n    logger.info("x %s", x.shape)\n', ""),
+    "nested guards": (
+        'if os.getenv("EAGLE3_DEBUG"):\n    if x is not None:\n        for i, h in enumerate(aux):\n'
+        '            print(i, h.float().norm().item())\n    else:\n        print("none")\n', ""),
+    "both branches report": ('if os.getenv("EAGLE3_DEBUG"):\n    print(x)\nelse:\n    pass\n', ""),
+    "dump": (
+        'if os.getenv("EAGLE3_DEBUG"):\n    os.makedirs("/tmp/d", exist_ok=True)\n'
+        '    path = f"/tmp/d/{os.getpid()}.pt"\n    torch.save(x.detach().cpu(), path)\n', ""),
+    "file": (
+        'if os.getenv("EAGLE3_DEBUG"):\n    with open("/tmp/log", "a") as log:\n        log.write(f"{x.shape}\\n")\n', ""),
+    "try around a dump": (
+        'if os.getenv("EAGLE3_DEBUG"):\n    try:\n        torch.save(x, "/tmp/x.pt")\n'
+        '    except Exception as e:\n        print(e)\n', ""),
+    "tagged print": ('print(f"[EAGLE3-DEBUG] {x.shape}", file=sys.stderr, flush=True)\n', ""),
+    "tagged logger": ('logger.warning("[EAGLE3-DEBUG] %s", x.shape)\n', ""),
+    "tagged write": ('sys.stderr.write(f"[EAGLE3 DEBUG] {x.shape}\\n")\n', ""),
+    "tagged over many lines": ('print(\n    "[EAGLE3-DEBUG]",\n    x.shape,  # shape\n)\n', ""),
+    "tagged in a plain if": ('if self.layer_id == 0:\n    print("[EAGLE3-DEBUG] first")\n', ""),
+    "tagged in a loop": ('for i in range(3):\n    print(f"[EAGLE3-DEBUG] {x[i]}")\n', ""),
+    "one-time, hasattr": (
+        'if not hasattr(self, "_debug_done"):\n    print(x.shape, file=sys.stderr)\n    self._debug_done = True\n', ""),
+    "one-time, getattr": (
+        'if not getattr(self, "_debug_done", False):\n    self._debug_done = True\n    print(x)\n', ""),
+    "one-time, setattr": ('if not hasattr(self, "_debug_done"):\n    print(x)\n    setattr(self, "_debug_done", True)\n', ""),
+    "one-time, any name": ('if not hasattr(self, "_hs_once"):\n    print("[EAGLE3-DEBUG]", x)\n    self._hs_once = 1\n', ""),
+    "counter": ('if getattr(self, "_debug_n", 0) < 3:\n    print(x)\n    self._debug_n = getattr(self, "_debug_n", 0) + 1\n', ""),
+    "breakpoint": ("breakpoint()\n", ""),
+    "pdb": ("import pdb; pdb.set_trace()\n", ""),
+    "breakpoint in an if": ("if x.isnan().any():\n    breakpoint()\n", ""),
+    "elif": ('if a:\n    y = 1\nelif os.getenv("EAGLE3_DEBUG"):\n    print(x)\n', "if a:\n    y = 1\n"),
+    "else": ('if a:\n    y = 1\nelse:\n    print("[EAGLE3-DEBUG] no")\n', "if a:\n    y = 1\n"),
+    "one-line suite": ('if os.getenv("EAGLE3_DEBUG"): print(x); print(x.shape)\n', ""),
+    "two on a line": ('print("[EAGLE3-DEBUG] a"); print("[EAGLE3-DEBUG] b");  # both\n', ""),
+    "loop variable used again": (
+        'if os.getenv("EAGLE3_DEBUG"):\n    for i in range(2):\n        print(i)\nfor i in range(9):\n    y += i\n',
+        "for i in range(9):\n    y += i\n"),
+}  # fmt: skip
+
+HEADER = "import os, sys, torch, logging\nlogger = logging.getLogger()\ndef forward(self, x, aux, a, b, y, hidden_states, spec_info):\n    z = x\n"
+FOOTER = "    return z, y, hidden_states, os, sys, torch, logger\n"
+
+
+def inside(body: str) -> bytes:
+    """`body` in the middle of a function."""
+    return (HEADER + "".join(f"    {line}\n" for line in body.splitlines()) + FOOTER).encode()
+
+
+@pytest.mark.parametrize("before, after", TAKEN.values(), ids=TAKEN)
+def test_taken(before, after):
+    found = plan(inside(before), "x.py")
+    assert found.after.decode() == inside(after).decode(), found.left
+    assert not found.left
+
+
+LEFT = {
+    "functional line inside": (
+        'if os.getenv("EAGLE3_DEBUG"):\n    hidden_states = spec_info.hidden_states\n', "binds hidden_states"),
+    "call that does more": ('if os.getenv("EAGLE3_DEBUG"):\n    self.reset(x)\n', "calls self.reset()"),
+    "in place": ('if os.getenv("EAGLE3_DEBUG"):\n    x.add_(1)\n', "calls x.add_()"),
+    "argument that does more": ('if os.getenv("EAGLE3_DEBUG"):\n    print(next(aux))\n', "calls next()"),
+    "queue": ('if os.getenv("EAGLE3_DEBUG"):\n    print(aux.get())\n', "calls aux.get()"),
+    "random numbers": ('if os.getenv("EAGLE3_DEBUG"):\n    print(torch.rand(3))\n', "calls torch.rand()"),
+    "collective": ('if os.getenv("EAGLE3_DEBUG"):\n    torch.distributed.all_reduce(x)\n', "all_reduce"),
+    "return": ('if os.getenv("EAGLE3_DEBUG"):\n    print(x)\n    return None\n', "comes next"),
+    "raise": ('if os.getenv("EAGLE3_DEBUG"):\n    raise ValueError(x)\n', "comes next"),
+    "assert": ('if os.getenv("EAGLE3_DEBUG"):\n    assert x.isfinite().all()\n', "stops the program"),
+    "functional else": ('if os.getenv("EAGLE3_DEBUG"):\n    print(x)\nelse:\n    y = self.step(x)\n', "calls self.step()"),
+    "switch off": ('if not os.getenv("EAGLE3_DEBUG"):\n    logger.info("serving")\n', "switch is off"),
+    "compared with zero": ('if os.getenv("EAGLE3_DEBUG", "0") == "0":\n    print("serving")\n', "switch is off"),
+    "or something else": ('if a or os.getenv("EAGLE3_DEBUG"):\n    print("loading")\n', "nothing says"),
+    "item of somebody's": ('if os.getenv("EAGLE3_DEBUG"):\n    aux[0] = x\n', "changes what aux holds"),
+    "public attribute": ('if os.getenv("EAGLE3_DEBUG"):\n    self.last = x\n', "others may read"),
+    "attribute of another": ('if os.getenv("EAGLE3_DEBUG"):\n    self.config.x = 1\n', "sets an attribute of self.config"),
+    "prints to a file": ('if os.getenv("EAGLE3_DEBUG"):\n    print(x, file=aux)\n', "writes to aux"),
+    "somebody's handle": ('if os.getenv("EAGLE3_DEBUG"):\n    aux.write("x")\n', "calls aux.write()"),
+    "shared line": ('z = 2; print("[EAGLE3-DEBUG] x")\n', "shares its line"),
+    "shared line, other way": ('print("[EAGLE3-DEBUG] x"); z = 2\n', "shares its line"),
+    "only statement of a function": ('def g():\n    print("[EAGLE3-DEBUG] x")\ng()\n', "has to stay"),
+    "only statement of a loop": ('for h in aux:\n    print("[EAGLE3-DEBUG]", h)\n', "has to stay"),
+    "condition that does more": ('if self.take(x):\n    print("[EAGLE3-DEBUG] x")\n', "has to stay"),
+    "own mark": ('if os.getenv("EAGLE3_DEBUG"):\n    print(x)  # specwire:draft-fc 00000000\n', "specwire remove"),
+    "elif before an else": (
+        'if a:\n    y = 1\nelif os.getenv("EAGLE3_DEBUG"):\n    print(x)\nelse:\n    y = self.step(x)\n', "calls self.step()"),
+    "lock": ('if os.getenv("EAGLE3_DEBUG"):\n    with self.lock:\n        print(x)\n', "enters self.lock"),
+    "read in a nested function": (
+        'if os.getenv("EAGLE3_DEBUG"):\n    z = x.shape\nf = lambda: z\n', "binds z"),
+    "locals": ('if os.getenv("EAGLE3_DEBUG"):\n    q = 1\nself.run(**locals())\n', "calls locals()"),
+    "global": ('if os.getenv("EAGLE3_DEBUG"):\n    global LEVEL\n    LEVEL = 3\ny = LEVEL\n', "LEVEL"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("body, reason", LEFT.values(), ids=LEFT)
+def test_left_with_a_reason(body, reason):
+    before = inside(body)
+    found = plan(before, "x.py")
+    functional = [line for line in before.splitlines() if b"print" not in line and b"makedirs" not in line]
+    assert [line for line in found.after.splitlines() if line in functional] == functional
+    assert any(reason in piece.why for piece in found.left), found.left
+    compile(found.after, "x.py", "exec")
+
+
+def test_the_accident_that_must_not_happen():
+    """A functional line right above, right below and inside debug blocks; blank lines as they were."""
+    before = dedent("""\
+        import os
+        import sys
+
+
+        class Draft:
+            def forward(self, forward_batch):
+                if os.environ.get("EAGLE3_DEBUG"):
+                    print("[EAGLE3-DEBUG] in", file=sys.stderr)
+                hidden_states = forward_batch.spec_info.hidden_states
+                if os.environ.get("EAGLE3_DEBUG"):
+                    print("[EAGLE3-DEBUG]", hidden_states.shape, file=sys.stderr)
+
+                if not hasattr(self, "_debug_done"):
+                    print("[EAGLE3-DEBUG] once", file=sys.stderr)
+                    hidden_states = forward_batch.spec_info.hidden_states
+                    self._debug_done = True
+                return self.fc(hidden_states)
+        """)
+    found = plan(before.encode(), "x.py")
+    lines = before.splitlines(keepends=True)
+    # The mixed block keeps its functional line and what guards it; its print goes.
+    assert found.after.decode() == "".join(line for number, line in enumerate(lines, 1) if number not in {1, 2, 7, 8, 10, 11, 14})
+    assert [(piece.line, "hidden_states" in piece.why) for piece in found.left if piece.line == 13] == [(13, True)]
+
+
+def test_what_only_debug_code_used_goes_too():
+    before = dedent('''\
+        """Module."""
+        import json
+        import os
+        import sys
+        import time as _time
+
+        DEBUG = os.environ.get("EAGLE3_DEBUG", "0") == "1"
+        _DUMP_DIR = "/tmp/dump"
+        _eagle3_debug_count = 0
+        LIMIT = 3
+
+
+        def _first(t):
+            return t.flatten()[:5].tolist()
+
+
+        def _debug_on():
+            return os.getenv("EAGLE3_DEBUG") == "1"
+
+
+        def _say(message):
+            if not DEBUG:
+                return
+            print(f"[EAGLE3-DEBUG] {_time.time()} {message}", file=sys.stderr, flush=True)
+
+
+        class Model:
+            _debug_done = False
+
+            def __init__(self):
+                self.layers = json.loads("[]")
+                self._debug_step = 0
+
+            def forward(self, x):
+                global _eagle3_debug_count
+                _say(f"x {_first(x)}")
+                if _debug_on() and self._debug_step < LIMIT:
+                    self._debug_step += 1
+                    _eagle3_debug_count += 1
+                    print(_DUMP_DIR, _eagle3_debug_count)
+                if not self._debug_done:
+                    self._debug_done = True
+                    print("once", file=sys.stderr)
+                return x
+        ''')
+    after = dedent('''\
+        """Module."""
+        import json
+
+        LIMIT = 3
+
+
+
+
+
+
+        class Model:
+
+            def __init__(self):
+                self.layers = json.loads("[]")
+
+            def forward(self, x):
+                return x
+        ''')
+    found = plan(before.encode(), "x.py")
+    assert [line for line in found.after.decode().splitlines() if line] == [line for line in after.splitlines() if line]
+    assert [(piece.line, piece.kind) for piece in found.left] == [(10, "unused")]  # LIMIT: a public name
+
+
+STAYS = {
+    "import used elsewhere": ("import sys\nprint('[EAGLE3-DEBUG]', file=sys.stderr)\nsys.exit\n", 1),
+    "one of two imports": ("import os, sys\nprint('[EAGLE3-DEBUG]', file=sys.stderr)\nos.sep\n", 1),
+    "own package": ("from .x import y\nprint('[EAGLE3-DEBUG]', y)\n", 1),
+    "loud import": ("import triton\nprint('[EAGLE3-DEBUG]', triton)\n", 1),
+    "exported": ("import sys\n__all__ = ['sys']\nprint('[EAGLE3-DEBUG]', sys)\n", 1),
+    "annotation in quotes": ("import types\ndef f(x: 'types.X'): return x\nprint('[EAGLE3-DEBUG]', types)\n", 1),
+    "constant made by a call": ("_X = make()\nprint('[EAGLE3-DEBUG]', _X)\n", 1),
+    "public constant": ("X = 1\nprint('[EAGLE3-DEBUG]', X)\n", 1),
+    "local value": ("def f(x):\n    n = x.norm()\n    print('[EAGLE3-DEBUG]', n)\n    return x\n", 2),
+}
+
+
+@pytest.mark.parametrize("text, line", STAYS.values(), ids=STAYS)
+def test_what_is_not_shown_to_be_unused_stays(text, line):
+    found = plan(text.encode(), "x.py")
+    assert text.splitlines()[line - 1] in found.after.decode().splitlines()
+    assert "EAGLE3" not in found.after.decode()
+
+
+@pytest.mark.parametrize("ends", ["\n", "\r\n", "\r"], ids=["LF", "CRLF", "CR"])
+@pytest.mark.parametrize("bom", [b"", b"\xef\xbb\xbf"], ids=["no BOM", "BOM"])
+@pytest.mark.parametrize("last", [True, False], ids=["newline at the end", "none"])
+def test_bytes_of_what_stays(ends, bom, last):
+    lines = ['print("[EAGLE3-DEBUG]")', "", "x = 1  ", "\tif_ = 2".strip(), 'print("[EAGLE3-DEBUG] ü")', "", "y = 'é'"]
+    text = ends.join(lines) + (ends if last else "")
+    kept = ends.join(line for line in lines if "DEBUG" not in line) + (ends if last else "")
+    assert plan(bom + text.encode(), "x.py").after == bom + kept.encode()
+
+
+def test_declared_encoding():
+    text = "# -*- coding: cp1252 -*-\nx = 'é'; z = 1\nif x: print('[EAGLE3-DEBUG] ü')\ny = 'ß'\n"
+    assert plan(text.encode("cp1252"), "x.py").after == text.replace("if x: print('[EAGLE3-DEBUG] ü')\n", "").encode("cp1252")
+
+
+def test_a_comment_must_not_become_the_encoding():
+    text = b"# one\nprint('[EAGLE3-DEBUG]')\n# coding: latin-1\n"
+    with pytest.raises(SpecwireError, match="encoding"):
+        plan(text, "x.py")
+
+
+def test_a_string_must_not_become_the_docstring():
+    text = b"def f():\n    print('[EAGLE3-DEBUG]')\n    'not a docstring'\n    return 1\n"
+    found = plan(text, "x.py")
+    assert found.after == text and "docstring" in found.left[0].why
+
+
+def test_own_words():
+    text = b'if os.getenv("MY_DEBUG_LEVEL"):\n    print(1)\nprint("[dbg] x")\n'
+    assert plan(text, "x.py").after == text
+    assert plan(text, "x.py", Words(("MY_DEBUG*",), ("[dbg]",))).after == b""
+
+
+def run(arguments):
+    return CliRunner().invoke(command, arguments, standalone_mode=False)
+
+
+@pytest.fixture
+def package(tmp_path):
+    """A package of two modules, of which the second one reads what the first one's debug code binds."""
+    folder = tmp_path / "engine"
+    (folder / "sub").mkdir(parents=True)
+    (folder / "__init__.py").write_text("")
+    (folder / "model.py").write_text(
+        "import os\nDEBUG = os.getenv('EAGLE3_DEBUG')\nclass M:\n    def f(self, x):\n        if DEBUG:\n"
+        "            self._debug_hs = x\n            print(x)\n        return x\n"
+    )
+    return folder
+
+
+def test_a_reader_in_another_file_is_seen(package):
+    (package / "sub" / "reader.py").write_text("from engine.model import DEBUG\n\ndef g(m): return m._debug_hs\n")
+    result = run([str(package / "model.py"), "--json"])
+    left = json.loads(result.stdout)["left"]
+    assert any("reader.py:3 reads" in piece["why"] for piece in left), left
+    assert "self._debug_hs = x" in (package / "model.py").read_text()
+
+
+def test_an_import_from_another_file_is_seen(package):
+    (package / "sub" / "reader.py").write_text("from engine.model import DEBUG\n")
+    left = json.loads(run([str(package / "model.py"), "--json"]).stdout)["left"]
+    assert [(piece["line"], "reader.py:1 reads" in piece["why"]) for piece in left] == [(2, True)]
+    assert (package / "model.py").read_text().startswith("import os\nDEBUG = os.getenv('EAGLE3_DEBUG')\nclass M")
+
+
+def test_the_same_snippet_in_two_files_goes_from_both(package):
+    once = "class M{}:\n    def f(self):\n        if not hasattr(self, '_debug_done'):\n            print(1)\n            self._debug_done = True\n        return 1\n"
+    for name in "ab":
+        (package / f"{name}.py").write_text(once.format(name))
+    assert run([str(package), "--check"]).return_value == 1
+    assert run([str(package)]).return_value == 0
+    assert run([str(package), "--check"]).return_value == 0
+    assert "debug" not in (package / "a.py").read_text() + (package / "b.py").read_text()
+
+
+def test_modes_and_exit_codes(package):
+    path = package / "model.py"
+    before = path.read_bytes()
+    for mode in ("--check", "--diff", "--dry-run"):
+        result = run([str(path), mode])
+        assert result.return_value == (1 if mode == "--check" else 0), result.output
+        assert path.read_bytes() == before
+    document = json.loads(run([str(path), "--json"]).stdout)
+    assert document["schema"] == "specwire.strip/1" and document["result"] == "removed"
+    assert path.read_text() == "class M:\n    def f(self, x):\n        return x\n"
+    assert json.loads(run([str(path), "--json"]).stdout)["result"] == "nothing"
+    assert not [name.name for name in package.iterdir() if name.name.startswith(".")]
+
+
+@pytest.mark.parametrize("ends", ["\n", "\r\n"], ids=["LF", "CRLF"])
+def test_patch_takes_the_diff(tmp_path, monkeypatch, ends):
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "mödel.py"
+    text = ends.join(["x = 1", "", 'print("[EAGLE3-DEBUG]")', "", "y = 2", *["z = 3"] * 9, 'print("[EAGLE3-DEBUG]")', "w = 5"])
+    path.write_bytes(text.encode())
+    patch = run([path.name, "--diff"]).stdout_bytes
+    subprocess.run(["patch", "-p1", "--binary"], input=patch, check=True, capture_output=True)
+    assert path.read_bytes() == text.replace(f'print("[EAGLE3-DEBUG]"){ends}', "").encode()
+
+
+def test_a_file_that_does_not_parse_stops_everything(package):
+    (package / "broken.py").write_text("if os.getenv('EAGLE3_DEBUG'):\nprint(1\n")
+    before = (package / "model.py").read_bytes()
+    result = run([str(package)])
+    assert isinstance(result.exception, SpecwireError) and "broken.py" in str(result.exception)
+    assert (package / "model.py").read_bytes() == before
+
+
+def test_clean_files_are_not_parsed(package):
+    (package / "broken.py").write_text("this is not Python\n")
+    assert run([str(package)]).return_value == 0
