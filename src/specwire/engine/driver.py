@@ -2,8 +2,9 @@
 
 Run by path, so it needs SGLang and nothing of specwire. The job: `argv`, the server's arguments as
 on its command line; `batches`, lists of prompts (token ids), those of one batch sent together;
-`sampling_params`; `output`, where the result goes. The engine lives as long as this process does,
-and this process ends with the one that holds the other end of its standard input.
+`sampling_params`; `output`, where the result goes. A job without batches is a server: SGLang's own
+`launch_server` with these arguments. The engine lives as long as this process does, and this process
+ends with the one that holds the other end of its standard input.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import runpy
 import signal
 import sys
 import threading
@@ -29,6 +31,9 @@ def main(job_file: str) -> None:
     _activate_plugin()
     if job["fork"]:
         _fork_instead_of_spawn()
+    if "batches" not in job:
+        _serve(job["argv"])
+        return
     engine = _boot(job["argv"])
     booted = time.monotonic()
     print(f"specwire: engine up after {booted - started:.1f} s", flush=True)
@@ -60,6 +65,11 @@ def _boot(argv: list[str]):
     from sglang.srt.server_args import prepare_server_args
 
     return sglang.Engine(server_args=prepare_server_args(argv))
+
+
+def _serve(argv: list[str]) -> None:
+    sys.argv = ["sglang.launch_server", *argv]
+    runpy.run_module("sglang.launch_server", run_name="__main__", alter_sys=True)
 
 
 def _generate(engine, prompts: list[list[int]], sampling_params: dict) -> list[dict]:

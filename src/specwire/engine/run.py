@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
 import time
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -16,10 +13,10 @@ from typing import Any, BinaryIO
 
 from specwire.engine.arguments import environment, server_arguments
 from specwire.engine.log import Progress, last_error
+from specwire.engine.process import death, kill_all, start, wait_a_moment
 from specwire.errors import SpecwireError
 
 DRIVER = Path(__file__).with_name("driver.py")
-RUN_ID = "SPECWIRE_RUN_ID"  # in the environment of every process of one run, however it was started
 
 
 @dataclass(frozen=True)
@@ -92,7 +89,7 @@ def run_engine(
     job_file.write_text(json.dumps(job), "utf-8")
     result_file.unlink(missing_ok=True)
 
-    run_env = environment(Path(root).absolute(), tp=tp, device=device, extra=env) | {RUN_ID: uuid.uuid4().hex}
+    run_env = environment(Path(root).absolute(), tp=tp, device=device, extra=env)
     with open(log_file, "wb") as log:
         code = _run_to_the_end([python, str(DRIVER), str(job_file)], run_env, log, log_file, tp, on_progress, timeout)
     if not result_file.exists():
@@ -139,19 +136,11 @@ def _run_to_the_end(
     """The driver's exit code; None when it took longer than `timeout`. Then everything is killed."""
     started, told = time.monotonic(), 0.0
     progress, heard = Progress(ranks), ""
-    driver = subprocess.Popen(
-        command,
-        stdin=subprocess.PIPE,  # closes when this process ends, however it ends; the driver then ends too
-        stdout=log,
-        stderr=subprocess.STDOUT,
-        env=env,
-        cwd=log_file.parent,
-        start_new_session=True,
-    )
+    driver, run_id = start(command, env, log, log_file.parent)
     try:
         with open(log_file, encoding="utf-8", errors="replace") as lines:
             while True:
-                code = _wait_a_moment(driver)
+                code = wait_a_moment(driver)
                 for line in lines:
                     progress.feed(line)
                 now = time.monotonic()
@@ -163,46 +152,7 @@ def _run_to_the_end(
                 if timeout is not None and now - started > timeout:
                     return None
     finally:
-        _kill_all(driver, env[RUN_ID])
-
-
-def _wait_a_moment(process: subprocess.Popen) -> int | None:
-    try:
-        return process.wait(timeout=0.3)
-    except subprocess.TimeoutExpired:
-        return None
-
-
-def _kill_all(driver: subprocess.Popen, run_id: str) -> None:
-    """Kill the driver's group and whatever carries the run's id, also what changed its session."""
-    driver.stdin.close()
-    try:
-        os.killpg(driver.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
-    driver.wait()
-    for _ in range(100):
-        left = _processes_of(run_id)
-        if not left:
-            return
-        for pid in left:
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
-        time.sleep(0.05)
-
-
-def _processes_of(run_id: str) -> list[int]:
-    """Live processes that were given this run's id in their environment (where /proc tells)."""
-    mark, found = f"{RUN_ID}={run_id}".encode(), []
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            if mark in (entry / "environ").read_bytes().split(b"\0"):
-                found.append(int(entry.name))
-        except OSError:
-            continue
-    return found
+        kill_all(driver, run_id)
 
 
 def _what_went_wrong(code: int | None, log_file: Path, timeout: float | None) -> str:
@@ -212,6 +162,4 @@ def _what_went_wrong(code: int | None, log_file: Path, timeout: float | None) ->
         lines = [line for line in text.splitlines() if line.strip()]
         said = f"its last error: {error}" if error else f"its last words: {lines[-1] if lines else 'none'}"
         return f"the engine did not finish within {timeout:.0f} s; {said}. Log: {log_file}"
-    if error is None and code < 0:
-        error = f"killed by {signal.Signals(-code).name}" + (", often for want of memory" if code == -9 else "")
-    return f"the engine failed: {error or f'exit code {code}, no error message'}. Log: {log_file}"
+    return f"the engine failed: {death(code, error)}. Log: {log_file}"
