@@ -15,7 +15,7 @@ def check(evidence: Evidence) -> Cause | None:
     if slots == 1 or evidence.slot_count != 1 or flag == "EAGLE3":
         return None
     final = evidence.sample and evidence.golden.has("final_norm") and evidence.holds(0, evidence.wanted("final_norm"), evidence.golden.layers)
-    if set(evidence.found) & set(evidence.trained) and not flag:
+    if evidence.sample and set(evidence.found) & set(evidence.trained) and not flag:
         return None  # one of the slots, alone: slot-count
     what = "the final states after the norm" if final else "not the final states of this golden"
     return Cause(

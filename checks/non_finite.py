@@ -13,7 +13,7 @@ def check(evidence: Evidence) -> Cause | None:
     if not (bad := evidence.not_finite):
         return None
     rank, row, slot = bad[0]
-    prompt, position = evidence.sample.places[row]
+    prompt, position = evidence.seen.places[row]
     half = ", bfloat16 rather than float16" if evidence.dtype == "float16" else ""
     return Cause(
         "certain",

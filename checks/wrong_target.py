@@ -12,14 +12,14 @@ from specwire.evidence import Cause, Evidence
 def check(evidence: Evidence) -> Cause | None:
     served, golden = evidence.context.target_name, evidence.golden
     other = served and "sha256:" in golden.target and served.split("sha256:")[-1] != golden.target.split("sha256:")[-1]
-    if not evidence.sample or evidence.slot_count != len(evidence.trained) or any(k is not None for k in evidence.found):
+    if evidence.slot_count != len(evidence.trained) or any(k is not None for k in evidence.found):
         return None
     away = [distance for _, distance in evidence.nearest]
     if not all(distance < float("inf") for distance in away) or evidence.any_row_known:
         return None
     related = all(distance < 0.7 for distance in away)
     return Cause(
-        "certain" if other else "likely" if not related or len(evidence.sample.boundaries) > golden.layers else "possible",
+        "certain" if other else "likely" if not related or len(evidence.seen.boundaries) > golden.layers else "possible",
         f"no slot holds any boundary of the golden: nearest are {[k for k, _ in evidence.nearest]} at relative L2 "
         f"{[float(f'{distance:.2g}') for distance in away]}" + (", near enough for a relative of the target" if related else "")
         + (f"; the config served is {served}, the golden is of {golden.target}" if other else ""),

@@ -11,7 +11,7 @@ from typing import Any
 from specwire.capture import open_capture
 from specwire.context import Context
 from specwire.errors import FINDING, INCONCLUSIVE, OK
-from specwire.evidence import Cause, Evidence, Skipped, gather
+from specwire.evidence import Cause, Evidence, NotSeen, Skipped, gather
 from specwire.golden import open_golden
 from specwire.judge import Slot, judge, missing_rows
 from specwire.registry import modules
@@ -103,7 +103,10 @@ def diagnose(evidence: Evidence) -> tuple[list[Cause], list[dict[str, str]]]:
     causes: list[Cause] = []
     lines: list[dict[str, str]] = []
     for name, module in modules("specwire.checks").items():
-        answer = module.check(evidence)
+        try:
+            answer = module.check(evidence)
+        except NotSeen as error:
+            answer = Skipped(str(error))
         if isinstance(answer, Cause):
             # Five values of a row can point at a cause; only widths are beyond doubt without the rest.
             weak = evidence.columns is not None and answer.steps > 0 and answer.confidence == "certain"
@@ -163,7 +166,7 @@ def _verdict(slots: list[Slot], causes: list[Cause], reasons: list[str]) -> str:
 
 def _target_side(evidence: Evidence, slots: list[Slot]) -> str:
     if slots and all(slot.state == "match" for slot in slots):
-        return "exact"
+        return "exact" if evidence.columns is None else "agrees in what was printed"
     return "differs" if any(slot.state == "mismatch" for slot in slots) else "unknown"
 
 

@@ -39,6 +39,10 @@ class Skipped:
     why: str
 
 
+class NotSeen(Exception):
+    """A check asked for rows, and there are none to look at: the check is skipped, never passed."""
+
+
 @dataclass(frozen=True)
 class Sample:
     """Some rows, held in memory. `captured` has [rows, slots, hidden] in float32 for each rank whose bytes differ;
@@ -84,23 +88,28 @@ class Evidence:
     def floor(self, boundary: int) -> Floor:
         return floor(self.golden, self.dtype, boundary)
 
+    @property
+    def seen(self) -> Sample:
+        """The sampled rows; NotSeen when no row of the golden's prompts was captured, or none of a known width."""
+        if self.sample is None:
+            raise NotSeen("no captured rows to look at")
+        return self.sample
+
     # Which boundary is in which slot.
     def errors(self, slot: int, boundary: int) -> list[float]:
         """Relative L2 of each sampled row of `slot` to `boundary`."""
-        return self.sample.distances[slot, self.sample.boundaries.index(boundary)].tolist()
+        return self.seen.distances[slot, self.seen.boundaries.index(boundary)].tolist()
 
     def exact(self, slot: int, boundary: int) -> bool:
-        return boundary in self.sample.boundaries and self.floor(boundary).allows(self.errors(slot, boundary))
+        return boundary in self.seen.boundaries and self.floor(boundary).allows(self.errors(slot, boundary))
 
     @cached_property
     def nearest(self) -> tuple[tuple[int, float], ...]:
         """Per slot, the boundary whose median row is nearest, and that distance."""
-        if self.sample is None:
-            return ()
-        medians = self.sample.distances.nan_to_num(nan=float("inf")).median(dim=-1).values
+        medians = self.seen.distances.nan_to_num(nan=float("inf")).median(dim=-1).values
         best = medians.min(dim=-1)
         return tuple(
-            (self.sample.boundaries[int(k)], float(distance)) for k, distance in zip(best.indices, best.values, strict=True)
+            (self.seen.boundaries[int(k)], float(distance)) for k, distance in zip(best.indices, best.values, strict=True)
         )
 
     @cached_property
@@ -111,9 +120,8 @@ class Evidence:
     @cached_property
     def not_finite(self) -> tuple[tuple[int, int, int], ...]:
         """(rank, sampled row, slot) of every row that holds NaN or infinity."""
-        held = self.sample.captured if self.sample else {}
         return tuple(
-            (rank, row, slot) for rank, states in held.items() for row, slot in (~states.isfinite().all(dim=-1)).nonzero().tolist()
+            (rank, row, slot) for rank, states in self.seen.captured.items() for row, slot in (~states.isfinite().all(dim=-1)).nonzero().tolist()
         )
 
     @cached_property
@@ -122,14 +130,14 @@ class Evidence:
 
         None where it is none of them within the noise floor. Empty when the slots are not the trained ones in number.
         """
-        if self.sample is None or self.slot_count != len(self.trained):
+        if self.slot_count != len(self.trained):
             return ()
         return tuple(self._rows_of(slot, k) for slot, k in enumerate(self.trained))
 
     def _rows_of(self, slot: int, boundary: int) -> tuple[int | None, ...]:
         import torch
 
-        if boundary not in self.sample.boundaries:
+        if boundary not in self.seen.boundaries:
             return ()
         wanted, states = self.wanted(boundary).double(), self.captured(slot).double()
         ratio = torch.cdist(states, wanted, compute_mode="donot_use_mm_for_euclid_dist") / wanted.norm(dim=-1).clamp_min(1e-300)
@@ -145,7 +153,7 @@ class Evidence:
     # Rows, for the checks that try a transform.
     def captured(self, slot: int, rank: int | None = None) -> torch.Tensor:
         """The sampled rows of one slot, [rows, hidden], float32."""
-        held = self.sample.captured
+        held = self.seen.captured
         return held.get(rank, next(iter(held.values())))[:, slot]
 
     def wanted(self, what: int | str, shift: int = 0) -> torch.Tensor:
@@ -154,7 +162,7 @@ class Evidence:
         Rows that a shift moves out of their prompt are NaN.
         """
         name = f"boundary.{what}" if isinstance(what, int) else what
-        return _golden_rows(self.golden, name, self.sample.places, shift)[:, :self.columns]
+        return _golden_rows(self.golden, name, self.seen.places, shift)[:, :self.columns]
 
     def holds(self, slot: int, expected: torch.Tensor, boundary: int) -> bool:
         """Whether the slot's sampled rows are those of `expected`, within the floor of `boundary`; NaN rows are left out."""
@@ -163,7 +171,7 @@ class Evidence:
 
     @property
     def tokens(self) -> list[int]:
-        return [self.golden.prompts[prompt].token_ids[position] for prompt, position in self.sample.places]
+        return [self.golden.prompts[prompt].token_ids[position] for prompt, position in self.seen.places]
 
 
 def relative(states: torch.Tensor, wanted: torch.Tensor) -> list[float]:
