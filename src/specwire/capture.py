@@ -249,6 +249,13 @@ def _fits(ids: array, prompt: array, start: int, shift: int) -> bool:
     return ids[:sure] == prompt[start + shift:start + shift + sure]
 
 
+def knows(golden: Golden, event: Event) -> bool:
+    """Whether the event's token ids, taken whole, are those of a golden prompt from its start on; shifted or not."""
+    ids = event.token_ids
+    prompts = [array("q", prompt.token_ids) for prompt in golden.prompts]
+    return bool(ids) and len(ids) > 1 and any(_fits(ids, prompt, 0, shift) for prompt in prompts for shift in (0, 1))
+
+
 def covered(pieces: Sequence[Piece]) -> Counter[tuple[int, int]]:
     """How often each (prompt, position) was captured; meant for one rank's pieces."""
     return Counter(place for piece in pieces for place in places(piece))

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from specwire.capture import SCHEMA, open_capture
 from specwire.context import Context, make_context
-from specwire.evidence import Evidence, gather
+from specwire.evidence import Evidence
+from specwire.gather import gather
 from specwire.golden import Noise, States, open_golden, write_golden
 from specwire.tensorfile import write_tensors
 
@@ -33,7 +34,8 @@ class Case:
     """One system: which boundary is in which slot, and what happens to the rows on their way.
 
     `alter(states, world)` takes and gives the concat of one prompt, [n, slots * hidden]; `per_rank(rank, states, world)`
-    likewise, for each rank. `context` is for `make_context`. `extra` events are (site, about, tensors) of prompt 0.
+    likewise, for each rank. `known` and `residuals` say what the golden holds, `id_shift` by how much the
+    draft's token ids are shifted, `context` is for `make_context`.
     """
 
     name: str
@@ -44,6 +46,8 @@ class Case:
     ranks: int = 1
     dtype: str = "float32"
     known: Sequence[int] | None = None
+    residuals: bool = True
+    id_shift: int = 1
     context: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -65,7 +69,7 @@ def evidence_of(case: Case, folder: Path) -> Evidence:
     for rank in range(case.ranks):
         for prompt, ids in enumerate(PROMPTS):
             world = World(prompt, _heard(prompt, NOISE[case.dtype]))
-            write_prefill(capture, rank, case.ranks, prompt, ids, concat(case, world, rank))
+            write_prefill(capture, rank, case.ranks, prompt, ids, concat(case, world, rank), case.id_shift)
     return gather(open_golden(golden), open_capture(capture), context_of(case, folder))
 
 
@@ -125,7 +129,7 @@ def write_case_golden(path: Path, case: Case) -> None:
             ids,
             {k: world[k].to(dtype) for k in (range(LAYERS + 1) if case.known is None else case.known)},
             world["final_norm"].to(dtype),
-            {k: world[f"residual.{k}"].to(dtype) for k in case.trained if k and (case.known is None or k in case.known)},
+            {k: world[f"residual.{k}"].to(dtype) for k in case.trained if k and case.residuals},
         )
         for ids, world in zip(PROMPTS, _states(seed=0), strict=True)
     ]
@@ -133,13 +137,13 @@ def write_case_golden(path: Path, case: Case) -> None:
     write_golden(path, prompts, trained=case.trained, layers=LAYERS, dtype=case.dtype, target="make-believe", source="case", noise=noise)
 
 
-def write_prefill(folder: Path, rank: int, ranks: int, sequence: int, ids: Sequence[int], states: torch.Tensor) -> None:
+def write_prefill(folder: Path, rank: int, ranks: int, sequence: int, ids: Sequence[int], states: torch.Tensor, id_shift: int = 1) -> None:
     """One draft-input event of a prefill of `ids`, as the engine's draft gets it: ids shifted left by one."""
     import torch
 
     write_event(folder, rank, sequence, "draft-input", {
         "hidden_states": states,
-        "token_ids": torch.tensor([*ids[1:], 1]),
+        "token_ids": torch.tensor([*ids, 1][id_shift:id_shift + len(ids)]),
         "positions": torch.arange(len(ids)),
         "extend_seq_lens": torch.tensor([len(ids)]),
         "extend_prefix_lens": torch.tensor([0]),

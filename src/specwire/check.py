@@ -11,7 +11,8 @@ from typing import Any
 from specwire.capture import open_capture
 from specwire.context import Context
 from specwire.errors import FINDING, INCONCLUSIVE, OK
-from specwire.evidence import Cause, Evidence, NotSeen, Skipped, gather
+from specwire.evidence import Cause, Evidence, NotSeen, Skipped
+from specwire.gather import gather
 from specwire.golden import open_golden
 from specwire.judge import Slot, judge, missing_rows
 from specwire.registry import modules
@@ -145,7 +146,7 @@ def _reasons(evidence: Evidence, slots: list[Slot]) -> list[str]:
     if missing := missing_rows(evidence):
         prompt, position = missing[0]
         reasons.append(f"{len(missing)} rows were not captured, first position {position} of prompt {prompt}")
-    stages = int(evidence.context.launch.get("pp_size") or evidence.context.launch.get("pipeline_parallel_size") or 1)
+    stages = evidence.context.stages
     expected = max(1, evidence.capture.world_size // stages)
     if evidence.pieces and len(ranks_seen(evidence)) < expected:
         silent = sorted(set(range(expected)) - set(ranks_seen(evidence)))

@@ -11,6 +11,10 @@ from typing import Any
 from specwire.errors import SpecwireError
 from specwire.model_files import draft_layer_ids, read_config, target_name
 
+_ALIASES = {
+    "speculative_algo": "speculative_algorithm", "speculative_draft_model": "speculative_draft_model_path", "tp": "tp_size",
+    "tensor_parallel_size": "tp_size", "pp": "pp_size", "pipeline_parallel_size": "pp_size", "dp": "dp_size", "model": "model_path",
+}
 Rule = Callable[[Sequence[int] | None], Sequence[int] | None]
 
 
@@ -33,6 +37,12 @@ class Context:
     @property
     def algorithm(self) -> str | None:
         return self.launch.get("speculative_algorithm")
+
+    @property
+    def stages(self) -> int:
+        """Pipeline stages."""
+        size = self.launch.get("pp_size", "1")
+        return int(size) if size.isdigit() and int(size) > 0 else 1
 
     @property
     def layer_ids(self) -> list[int] | None:
@@ -69,7 +79,7 @@ def launch_arguments(launch: str | Mapping[str, Any] | None) -> dict[str, str]:
     if launch is None:
         return {}
     if isinstance(launch, Mapping):
-        return {str(key).lstrip("-").replace("-", "_"): str(value) for key, value in launch.items() if value is not None}
+        return {_argument(str(key)): str(value) for key, value in launch.items() if value is not None}
     try:
         words = shlex.split(launch, comments=True)
     except ValueError as error:
@@ -77,6 +87,11 @@ def launch_arguments(launch: str | Mapping[str, Any] | None) -> dict[str, str]:
     found: dict[str, str] = {}
     for word, following in zip(words, [*words[1:], "--"]):
         if word.startswith("--"):
-            name, equals, value = word[2:].partition("=")
-            found[name.replace("-", "_")] = value if equals else ("true" if following.startswith("--") else following)
+            name, equals, value = word.partition("=")
+            found[_argument(name)] = value if equals else ("true" if following.startswith("--") else following)
     return found
+
+
+def _argument(name: str) -> str:
+    name = name.lstrip("-").replace("-", "_")
+    return _ALIASES.get(name, name)

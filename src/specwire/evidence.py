@@ -1,25 +1,20 @@
-"""Evidence: everything that the checks go by, gathered once from a golden and a capture."""
+"""Evidence: everything that the checks go by. Gathered once, by `specwire.gather`; a check only reads it."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from specwire.capture import Alignment, Capture, Event, Piece, align, places
-from specwire.compare import Comparison, compare, matched_ranks
+from specwire.capture import Alignment, Capture, Event, Piece, knows
+from specwire.compare import Comparison
 from specwire.context import Context
 from specwire.golden import Golden, LogGolden
 from specwire.noise import Floor, floor
 
 if TYPE_CHECKING:
     import torch
-
-SAMPLE_ELEMENTS = 4 * 1024 * 1024
-SAMPLE_ROWS = 512
-
 
 @dataclass(frozen=True)
 class Cause:
@@ -95,6 +90,12 @@ class Evidence:
             raise NotSeen("no captured rows to look at")
         return self.sample
 
+    @cached_property
+    def short_events(self) -> tuple[Event, ...]:
+        """Prefills of the golden's prompts that recorded fewer states than they had tokens."""
+        events = self.capture.at(self.site) if self.capture else []
+        return tuple(event for event in events if event.token_ids and event.rows < len(event.token_ids) and knows(self.golden, event))
+
     # Which boundary is in which slot.
     def errors(self, slot: int, boundary: int) -> list[float]:
         """Relative L2 of each sampled row of `slot` to `boundary`."""
@@ -145,6 +146,22 @@ class Evidence:
         bound = self.floor(boundary).usual
         return tuple(int(i) if error <= bound else None for i, error in zip(best.indices, best.values, strict=True))
 
+    @cached_property
+    def moved_rows(self) -> tuple[tuple[int, int | None], ...] | None:
+        """Sampled rows that are not in their place, with the row that they are instead, or None where they are zero.
+
+        None as a whole when some row is no row of the golden's at all, or not the same one in every slot.
+        """
+        moved: list[tuple[int, int | None]] = []
+        for row in range(len(self.seen.places)):
+            at = {slot[row] for slot in self.nearest_rows if slot}
+            zero = not any(self.captured(slot)[row].any() for slot in range(self.slot_count))
+            if not zero and (len(at) != 1 or None in at):
+                return None
+            if zero or at != {row}:
+                moved.append((row, None if zero else at.pop()))
+        return tuple(moved)
+
     @property
     def any_row_known(self) -> bool:
         """Whether any captured row is some row of the golden, at the boundary its slot was trained with."""
@@ -164,6 +181,25 @@ class Evidence:
         name = f"boundary.{what}" if isinstance(what, int) else what
         return _golden_rows(self.golden, name, self.seen.places, shift)[:, :self.columns]
 
+    @cached_property
+    def off(self) -> tuple[int, ...]:
+        """Slots with a sampled row, on any rank, that is not the row of the boundary that was trained."""
+        if self.slot_count != len(self.trained):
+            return tuple(range(len(self.trained)))
+        return tuple(slot for slot, k in enumerate(self.trained) if not all(self.fits(self.captured(slot, r), k) for r in self.seen.captured))
+
+    def fits(self, states: torch.Tensor, boundary: int, shift: int = 0, slack: float = 1.0) -> bool:
+        """Whether these rows are the golden's at `boundary`, within `slack` times its noise floor.
+
+        Rows for which a shift leaves no golden row are left out, as long as most remain.
+        """
+        if boundary not in self.seen.boundaries:
+            return False
+        wanted = self.wanted(boundary, shift)
+        kept = wanted.isfinite().all(dim=-1)
+        errors = [error / slack for error in relative(states[kept], wanted[kept])]
+        return 2 * len(errors) >= len(wanted) and self.floor(boundary).allows(errors)
+
     def holds(self, slot: int, expected: torch.Tensor, boundary: int) -> bool:
         """Whether the slot's sampled rows are those of `expected`, within the floor of `boundary`; NaN rows are left out."""
         kept = expected.isfinite().all(dim=-1)
@@ -180,80 +216,11 @@ def relative(states: torch.Tensor, wanted: torch.Tensor) -> list[float]:
     return ((a - b).norm(dim=-1) / b.norm(dim=-1).clamp_min(1e-300)).tolist()
 
 
-def gather(golden: Golden, capture: Capture, context: Context) -> Evidence:
-    """Align the capture with the golden, compare all of its rows, and look closely at some."""
-    site, events = _main_events(capture)
-    alignment = align(events, golden)
-    pieces, notes = _one_width(alignment.pieces)
-    by_rank, odd = matched_ranks(pieces)
-    lead = tuple(next(iter(by_rank.values()), ()))
-    slots = lead[0].event.width // golden.hidden if lead and lead[0].event.width % golden.hidden == 0 else 0
-    comparison = None
-    if slots == len(golden.trained) and all(golden.has(f"boundary.{k}") for k in golden.trained):
-        comparison = compare(by_rank, golden, golden.trained, golden.hidden)
-    sample = _sample(golden, by_rank, slots, comparison) if lead and slots else None
-    return Evidence(
-        golden, context, site, lead[0].event.width if lead else None, lead[0].event.dtype if lead else golden.dtype, sample,
-        capture, lead, alignment, tuple(odd), comparison, tuple(notes) + alignment.strange,
-    )
-
-
-def _main_events(capture: Capture) -> tuple[str, list[Event]]:
-    """What reached the draft in a prefill; else the nearest thing to it that was captured."""
-    for site in ("draft-input", "concat-full"):
-        if events := capture.at(site):
-            return site, events
-    return "draft-input", []
-
-
-def _one_width(pieces: Iterable[Piece]) -> tuple[list[Piece], list[str]]:
-    pieces = list(pieces)
-    widths = Counter(piece.event.width for piece in pieces)
-    if len(widths) < 2:
-        return pieces, []
-    usual = widths.most_common(1)[0][0]
-    return (
-        [piece for piece in pieces if piece.event.width == usual],
-        [f"states were {' and '.join(map(str, sorted(widths)))} wide; those {usual} wide are compared"],
-    )
-
-
-def _sample(golden: Golden, by_rank: Mapping[int, Sequence[Piece]], slots: int, comparison: Comparison | None) -> Sample:
+def angle(states: torch.Tensor, wanted: torch.Tensor) -> float:
+    """The median row's cosine."""
     import torch
 
-    ranks = list(comparison.squares) if comparison else list(by_rank)
-    rows = [(number, index) for number, piece in enumerate(by_rank[ranks[0]]) for index in range(piece.count)]
-    limit = max(8, min(SAMPLE_ROWS, SAMPLE_ELEMENTS // (slots * golden.hidden)))
-    chosen = _choose(rows, limit, comparison)
-    lead = [(by_rank[ranks[0]][number], index) for number, index in chosen]
-    where = tuple((piece.prompt, piece.position + index) for piece, index in lead)
-    captured = {
-        rank: torch.stack([
-            (piece := by_rank[rank][number]).event.file.rows(piece.event.states, piece.row + index, 1)[0].float().view(slots, -1)
-            for number, index in chosen
-        ])
-        for rank in ranks
-    }
-    first = captured[ranks[0]].double()
-    distances = torch.empty((slots, len(golden.boundaries), len(where)), dtype=torch.float64)
-    for number, k in enumerate(golden.boundaries):
-        wanted = golden.rows(f"boundary.{k}", where).double()
-        size = wanted.norm(dim=-1).clamp_min(1e-300)
-        for slot in range(slots):
-            distances[slot, number] = (first[:, slot] - wanted).norm(dim=-1) / size
-    return Sample(where, tuple(lead), captured, golden.boundaries, distances)
-
-
-def _choose(rows: list[tuple[int, int]], limit: int, comparison: Comparison | None) -> list[tuple[int, int]]:
-    """At most `limit` rows, spread out; half of the room goes to the rows that are furthest off."""
-    if len(rows) <= limit:
-        return rows
-    worst: list[int] = []
-    if comparison:
-        errors = next(iter(comparison.squares.values())).errors.nan_to_num(nan=float("inf")).max(dim=-1).values
-        worst = errors.topk(limit // 2).indices.tolist()
-    spread = [round(i * (len(rows) - 1) / (limit - len(worst) - 1)) for i in range(limit - len(worst))]
-    return [rows[index] for index in sorted({*worst, *spread})]
+    return torch.nn.functional.cosine_similarity(states.double(), wanted.double(), dim=-1).median().item()
 
 
 def _golden_rows(golden: Golden, name: str, where: Sequence[tuple[int, int]], shift: int) -> torch.Tensor:

@@ -1,0 +1,45 @@
+"""A norm was applied that should not have been, or one was left out.
+
+Symptom: low acceptance; rows have the same size everywhere, or sizes where training had none.
+Cause: states taken after the final norm, a golden made from the last `hidden_states` of transformers, a norm before `fc`.
+Fix: hand on the states as they were in training, before the norm.
+"""
+
+from specwire.case import Case
+from specwire.evidence import Cause, Evidence
+from specwire.fits import norm_weight
+
+
+def check(evidence: Evidence) -> Cause | None:
+    if not evidence.off or evidence.slot_count != len(evidence.trained):
+        return None
+    fix = "hand on the states as training had them: before the norm, or with it if the golden is normed"
+    for slot in evidence.off:
+        k = evidence.trained[slot]
+        if evidence.golden.has("final_norm") and evidence.holds(slot, evidence.wanted("final_norm"), evidence.golden.layers):
+            return Cause("certain", f"slot {slot} holds the states after the final norm, where boundary {k} was trained, before any norm", fix, steps=1)
+    fitted = [_fitted(evidence, slot) for slot in evidence.off]
+    if None in fitted:
+        return None
+    return Cause("certain", f"slots {list(evidence.off)}: {fitted[0]}, exact within the noise floor on rows that the weights were not fitted to",
+                 fix, steps=3)
+
+
+def _fitted(evidence: Evidence, slot: int) -> str | None:
+    states, wanted = evidence.captured(slot), evidence.wanted(evidence.trained[slot])
+    bound = 2 * evidence.floor(evidence.trained[slot]).usual
+    if norm_weight(wanted, states, bound):
+        return "each row is the golden's, normed and times one weight per channel"
+    return "each golden row is the captured one, normed and times one weight per channel" if norm_weight(states, wanted, bound) else None
+
+
+def _normed(states, world):
+    parts = states.view(len(states), -1, 32)
+    return (parts / parts.square().mean(-1, keepdim=True).sqrt() * world["norm_weight"]).flatten(1)
+
+
+CAUGHT = [
+    Case("last slot after the final norm", slots=(3, 7, "final_norm"), trained=(3, 7, 12)),
+    Case("every slot normed", alter=_normed, dtype="bfloat16"),
+]
+CLEAN = [Case("as trained"), Case("another layer", slots=(2, 6, 9)), Case("final states alone", slots=("final_norm",))]
