@@ -7,12 +7,13 @@ Fix: start the engine with `--speculative-algorithm EAGLE3`.
 
 from specwire.case import Case
 from specwire.evidence import Cause, Evidence
+from specwire.hints import told_in_vain
 
 
 def check(evidence: Evidence) -> Cause | None:
     slots, hidden = len(evidence.trained), evidence.golden.hidden
     flag = (evidence.context.algorithm or "").upper()
-    if slots == 1 or evidence.slot_count != 1 or flag == "EAGLE3":
+    if slots == 1 or evidence.slot_count != 1 or flag == "EAGLE3" or told_in_vain(evidence):
         return None
     final = evidence.sample and evidence.golden.has("final_norm") and evidence.holds(0, evidence.wanted("final_norm"), evidence.golden.layers)
     if evidence.sample and set(evidence.found) & set(evidence.trained) and not flag:

@@ -9,12 +9,13 @@ from collections import Counter
 
 from specwire.case import Case, one_row
 from specwire.evidence import Cause, Evidence
+from specwire.shards import sharded
 
 FIX = "gather the states with the index that the token ids were gathered with (accepted tokens, requests, cached prefix)"
 
 
 def check(evidence: Evidence) -> Cause | None:
-    if short := evidence.short_events:
+    if (short := evidence.short_events) and not sharded(evidence):
         return Cause("certain", f"{len(short)} prefills recorded fewer states than tokens: {short[0]} has {short[0].rows} rows "
                      f"for {len(short[0].token_ids)} tokens", FIX, steps=1)
     if not evidence.off or not evidence.nearest_rows or not (moved := evidence.moved_rows):

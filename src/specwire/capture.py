@@ -130,10 +130,11 @@ class Piece:
 
 @dataclass(frozen=True)
 class Alignment:
-    """Pieces that were recognised, and a sentence for each request that was not."""
+    """Pieces that were recognised, and a sentence for each request that was not, or whose positions are not its rows'."""
 
     pieces: tuple[Piece, ...]
     strange: tuple[str, ...]
+    odd_positions: tuple[str, ...]
     shift: int
 
 
@@ -208,41 +209,48 @@ def _align(events: Sequence[Event], golden: Golden, shift: int) -> Alignment:
     prompts = [array("q", prompt.token_ids) for prompt in golden.prompts]
     pieces: list[Piece] = []
     strange: list[str] = []
+    odd: list[str] = []
     for event in events:
         for first, rows, prefix in event.requests:
             piece = _place(event, first, rows, prefix, prompts, shift)
-            if isinstance(piece, Piece):
-                pieces.append(piece)
-            else:
+            if not isinstance(piece, Piece):
                 strange.append(f"{event}, rows {first}..{first + rows}: {piece}")
-    return Alignment(tuple(pieces), tuple(strange), shift)
+                continue
+            pieces.append(piece)
+            positions = _part(event.positions, first, rows)
+            if positions and positions != array("q", range(piece.position, piece.position + rows)):
+                odd.append(f"{event}: prompt {piece.prompt} has positions {list(positions[:4])}... for its tokens {piece.position} on")
+    return Alignment(tuple(pieces), tuple(strange), tuple(odd), shift)
 
 
 def _place(event: Event, first: int, rows: int, prefix: int | None, prompts: Sequence[array], shift: int) -> Piece | str:
     if rows == 0 or first + rows > event.rows:
         return f"only {event.rows} rows of states were recorded"
-    positions = event.positions[first:first + rows] if event.positions and len(event.positions) >= first + rows else None
-    if positions and any(b != a + 1 for a, b in zip(positions, positions[1:])):
-        return "its positions do not count up"
-    start = positions[0] if positions else prefix
-    ids = event.token_ids[first:first + rows] if event.token_ids and len(event.token_ids) >= first + rows else None
+    positions, ids = _part(event.positions, first, rows), _part(event.token_ids, first, rows)
     if ids is None:
-        fits = [p for p, prompt in enumerate(prompts) if (start or 0) == 0 and len(prompt) == rows]
+        start = positions[0] if positions else prefix or 0
+        fits = [p for p, prompt in enumerate(prompts) if start == 0 and len(prompt) == rows]
         return Piece(event, first, rows, fits[0], 0) if len(fits) == 1 else "no token ids recorded, and its length fits no one prompt"
-    if start is None:
-        start = 0
-    fits = [p for p, prompt in enumerate(prompts) if _fits(ids, prompt, start, shift)]
-    if not fits:
-        return "its token ids are those of no golden prompt"
-    if len({tuple(prompts[p][:start + rows]) for p in fits}) > 1:
-        return f"its token ids fit {len(fits)} golden prompts"
-    return Piece(event, first, rows, fits[0], start)
+    # Where a request begins is known from its cached prefix; its positions should say the same, and are not trusted to.
+    starts = [prefix] if prefix is not None else []
+    starts += [positions[0]] if positions and positions[0] not in starts else []
+    for start in starts or [0]:
+        fits = [p for p, prompt in enumerate(prompts) if _fits(ids, prompt, start, shift)]
+        if len({tuple(prompts[p][:start + rows]) for p in fits}) > 1:
+            return f"its token ids fit {len(fits)} golden prompts"
+        if fits:
+            return Piece(event, first, rows, fits[0], start)
+    return "its token ids are those of no golden prompt"
+
+
+def _part(values: array | None, first: int, rows: int) -> array | None:
+    return values[first:first + rows] if values and len(values) >= first + rows else None
 
 
 def _fits(ids: array, prompt: array, start: int, shift: int) -> bool:
     # The draft's last id is the token that was sampled next, or the next chunk's first: not the prompt's to say.
     sure = len(ids) - shift
-    if start + len(ids) > len(prompt):
+    if start < 0 or start + len(ids) > len(prompt):
         return False
     if sure and ids[0] != prompt[start + shift]:
         return False

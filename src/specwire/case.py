@@ -35,7 +35,8 @@ class Case:
 
     `alter(states, world)` takes and gives the concat of one prompt, [n, slots * hidden]; `per_rank(rank, states, world)`
     likewise, for each rank. `known` and `residuals` say what the golden holds, `id_shift` by how much the
-    draft's token ids are shifted, `context` is for `make_context`.
+    draft's token ids are shifted, `positions(ids)` gives other positions than 0, 1, ..., `forward_end` is metadata of such an
+    event. `context` is for `make_context`; in it `draft` is a config and `draft_weights` maps names to shapes.
     """
 
     name: str
@@ -48,6 +49,8 @@ class Case:
     known: Sequence[int] | None = None
     residuals: bool = True
     id_shift: int = 1
+    positions: Callable[[Sequence[int]], Sequence[int]] | None = None
+    forward_end: Mapping[str, Any] | None = None
     context: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -57,6 +60,16 @@ class World:
 
     prompt: int
     states: Mapping[int | str, torch.Tensor]
+
+    @property
+    def tokens(self) -> Sequence[int]:
+        return PROMPTS[self.prompt]
+
+    def earlier(self, prompt: int, like: torch.Tensor) -> torch.Tensor:
+        """The trained concat of another prompt, as the engine computed it then."""
+        import torch
+
+        return torch.cat([_heard(prompt, NOISE["float32"])[k] for k in TRAINED], dim=-1).to(like.dtype)
 
     def __getitem__(self, what: int | str) -> torch.Tensor:
         return self.states[what]
@@ -69,17 +82,25 @@ def evidence_of(case: Case, folder: Path) -> Evidence:
     for rank in range(case.ranks):
         for prompt, ids in enumerate(PROMPTS):
             world = World(prompt, _heard(prompt, NOISE[case.dtype]))
-            write_prefill(capture, rank, case.ranks, prompt, ids, concat(case, world, rank), case.id_shift)
+            positions = case.positions(ids) if case.positions else range(len(ids))
+            write_prefill(capture, rank, case.ranks, prompt, ids, concat(case, world, rank), case.id_shift, positions)
+        if case.forward_end:
+            write_event(capture, rank, len(PROMPTS), "forward-end", {"hidden_states": world["final_norm"]}, **case.forward_end)
     return gather(open_golden(golden), open_capture(capture), context_of(case, folder))
 
 
 def context_of(case: Case, folder: Path) -> Context:
-    """`draft` in a case's context is a config; it becomes a directory with that config."""
+    """`draft` in a case's context is a config; it becomes a directory with that config and random weights."""
+    import torch
+
     options = dict(case.context)
+    weights = {name: torch.zeros(shape) for name, shape in options.pop("draft_weights", {}).items()}
     if "draft" in options:
         place = folder / "draft"
         place.mkdir(exist_ok=True)
         (place / "config.json").write_text(json.dumps(options["draft"]))
+        if weights:
+            write_tensors(place / "model.safetensors", weights, {})
         options["draft"] = place
     return make_context(**options)
 
@@ -105,6 +126,25 @@ def one_row(row: int, change: Callable[[torch.Tensor], torch.Tensor]) -> Callabl
         return states
 
     return alter
+
+
+def one_slot(slot: int, change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[torch.Tensor, World], torch.Tensor]:
+    """An `alter` that changes one slot."""
+
+    def alter(states: torch.Tensor, world: World) -> torch.Tensor:
+        states = states.clone()
+        states[:, slot * HIDDEN:(slot + 1) * HIDDEN] = change(states[:, slot * HIDDEN:(slot + 1) * HIDDEN])
+        return states
+
+    return alter
+
+
+def rotated(states: torch.Tensor, world: World) -> torch.Tensor:
+    """The states in another orthonormal basis, the same in every slot."""
+    import torch
+
+    basis = torch.linalg.qr(torch.randn(HIDDEN, HIDDEN, dtype=torch.float64, generator=torch.Generator().manual_seed(3))).Q
+    return (states.double().view(len(states), -1, HIDDEN) @ basis).flatten(1).to(states.dtype)
 
 
 def stranger(seed: int, share: float = 1.0) -> Callable[[torch.Tensor, World], torch.Tensor]:
@@ -137,14 +177,15 @@ def write_case_golden(path: Path, case: Case) -> None:
     write_golden(path, prompts, trained=case.trained, layers=LAYERS, dtype=case.dtype, target="make-believe", source="case", noise=noise)
 
 
-def write_prefill(folder: Path, rank: int, ranks: int, sequence: int, ids: Sequence[int], states: torch.Tensor, id_shift: int = 1) -> None:
+def write_prefill(folder: Path, rank: int, ranks: int, sequence: int, ids: Sequence[int], states: torch.Tensor, id_shift: int = 1,
+                  positions: Sequence[int] | None = None) -> None:
     """One draft-input event of a prefill of `ids`, as the engine's draft gets it: ids shifted left by one."""
     import torch
 
     write_event(folder, rank, sequence, "draft-input", {
         "hidden_states": states,
         "token_ids": torch.tensor([*ids, 1][id_shift:id_shift + len(ids)]),
-        "positions": torch.arange(len(ids)),
+        "positions": torch.tensor(list(range(len(ids)) if positions is None else positions)),
         "extend_seq_lens": torch.tensor([len(ids)]),
         "extend_prefix_lens": torch.tensor([0]),
         "seq_lens": torch.tensor([len(ids)]),

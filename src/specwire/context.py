@@ -5,11 +5,13 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from specwire.errors import SpecwireError
-from specwire.model_files import draft_layer_ids, read_config, target_name
+from specwire.model_files import checkpoint, draft_layer_ids, read_config, target_name
+from specwire.tensorfile import TensorFile
 
 _ALIASES = {
     "speculative_algo": "speculative_algorithm", "speculative_draft_model": "speculative_draft_model_path", "tp": "tp_size",
@@ -47,6 +49,11 @@ class Context:
     @property
     def layer_ids(self) -> list[int] | None:
         return draft_layer_ids(dict(self.draft)) if self.draft else None
+
+    @cached_property
+    def draft_tensors(self) -> dict[str, TensorFile]:
+        """The draft checkpoint's tensors by name; none when no directory was given, or it holds no safetensors."""
+        return checkpoint(self.draft_dir) if self.draft_dir else {}
 
     @property
     def target_name(self) -> str | None:

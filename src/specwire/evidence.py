@@ -61,6 +61,7 @@ class Evidence:
     dtype: str
     sample: Sample | None
     capture: Capture | None = None
+    ranks: tuple[int, ...] = ()
     pieces: tuple[Piece, ...] = ()
     alignment: Alignment | None = None
     odd_ranks: tuple[int, ...] = ()
@@ -187,6 +188,15 @@ class Evidence:
         if self.slot_count != len(self.trained):
             return tuple(range(len(self.trained)))
         return tuple(slot for slot, k in enumerate(self.trained) if not all(self.fits(self.captured(slot, r), k) for r in self.seen.captured))
+
+    def bad_rows(self, slot: int) -> list[int]:
+        """Sampled rows of the first rank that are beyond the usual bound at the slot's trained boundary."""
+        k = self.trained[slot]
+        return [row for row, error in enumerate(self.errors(slot, k)) if not error <= self.floor(k).usual]
+
+    def summed(self, slot: int) -> torch.Tensor:
+        """The sampled rows of one slot, added up over all ranks."""
+        return sum(self.captured(slot, rank).double() for rank in self.ranks)
 
     def fits(self, states: torch.Tensor, boundary: int, shift: int = 0, slack: float = 1.0) -> bool:
         """Whether these rows are the golden's at `boundary`, within `slack` times its noise floor.

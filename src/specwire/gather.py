@@ -29,7 +29,7 @@ def gather(golden: Golden, capture: Capture, context: Context) -> Evidence:
     sample = _sample(golden, by_rank, slots, comparison) if lead and slots else None
     return Evidence(
         golden, context, site, lead[0].event.width if lead else None, lead[0].event.dtype if lead else golden.dtype, sample,
-        capture, lead, alignment, tuple(odd), comparison, tuple(notes) + alignment.strange,
+        capture, tuple(by_rank), lead, alignment, tuple(odd), comparison, tuple(notes) + alignment.strange,
     )
 
 

@@ -67,3 +67,10 @@ def _elsewhere(ids: Sequence[int] | None, captured: Sequence[int], trained: Sequ
             f"0.5.13 on does for DeepSeek unless the first id is 1, would have captured {listed(trained)}"
         )
     return ""
+
+
+def told_in_vain(evidence: Evidence) -> Sequence[int] | None:
+    """The layers that a target was set to capture in a forward that captured none; None when there was no such forward."""
+    ends = evidence.capture.at("forward-end") if evidence.capture else []
+    none = [event for event in ends if str(event.about.get("note") or "").startswith("captured: 0")]
+    return next((event.about["captured"] for event in none if event.about.get("captured")), None)

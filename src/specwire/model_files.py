@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from specwire.errors import SpecwireError
+from specwire.tensorfile import TensorFile, open_tensors
 
 # They change with the library that saved the file, or with how the model is served, not with the model.
 _VOLATILE = ("_name_or_path", "transformers_version", "torch_dtype", "dtype")
@@ -56,3 +57,8 @@ def draft_layer_ids(config: dict[str, Any]) -> list[int] | None:
                 if isinstance(ids, list) and ids and all(type(value) is int for value in ids):
                     return list(ids)
     return None
+
+
+def checkpoint(directory: Path | str) -> dict[str, TensorFile]:
+    """The file of each tensor of a checkpoint in safetensors, by the tensor's name; headers only are read."""
+    return {name: file for shard in sorted(Path(directory).glob("*.safetensors")) for file in [open_tensors(shard)] for name in file.tensors}

@@ -1,0 +1,50 @@
+"""The bytes of one dtype were read as another's, or the states were rounded to a narrower one.
+
+Symptom: absurd norms with the right bits, or a steady error as large as a narrow dtype's rounding.
+Cause: sender and receiver, target and draft, or checkpoint and launch arguments name different dtypes.
+Fix: one dtype for both models and for every buffer between them.
+"""
+
+from specwire.case import Case
+from specwire.evidence import Cause, Evidence
+
+NARROWER = {"float32": ("bfloat16", "float16"), "bfloat16": ("float8_e4m3fn", "float8_e5m2"), "float16": ("float8_e4m3fn", "float8_e5m2")}
+
+
+def check(evidence: Evidence) -> Cause | None:
+    import torch
+
+    if not evidence.off or evidence.slot_count != len(evidence.trained) or evidence.dtype not in NARROWER or evidence.not_finite:
+        return None
+    own = getattr(torch, evidence.dtype)
+    other = {torch.bfloat16: torch.float16, torch.float16: torch.bfloat16}.get(own)
+    slots = [(evidence.captured(slot).to(own), evidence.trained[slot]) for slot in evidence.off]
+    if other and all(evidence.fits(states.view(other).float(), k) for states, k in slots):
+        return Cause("certain", f"the bytes are the golden's rows when they are read as {str(other)[6:]}; they were recorded as {evidence.dtype}",
+                     f"use one dtype on both sides of the buffer: {str(other)[6:]} was written, {evidence.dtype} read", steps=1)
+    near = all(k == evidence.trained[slot] and distance < 0.2 for slot, (k, distance) in enumerate(evidence.nearest))
+    for name in NARROWER[evidence.dtype] if near else ():
+        if all(states.to(getattr(torch, name)).to(own).equal(states) for states, _ in slots):
+            return Cause("certain", f"slots {list(evidence.off)}: every value is one that {name} can hold, and the golden's to within its rounding",
+                         f"keep the states in {evidence.golden.dtype}: something rounds them to {name} on their way to the draft", steps=1)
+    return None
+
+
+def _as_half(states, world):
+    import torch
+
+    return states.to(torch.bfloat16).view(torch.float16)
+
+
+def _as_eight_bits(states, world):
+    import torch
+
+    return states.to(torch.float8_e5m2).float()
+
+
+CAUGHT = [
+    Case("bfloat16 read as float16", dtype="bfloat16", alter=_as_half),
+    Case("rounded to bfloat16", alter=lambda states, world: states.bfloat16().float()),
+    Case("rounded to eight bits", dtype="bfloat16", alter=_as_eight_bits),
+]
+CLEAN = [Case("as trained", dtype="bfloat16"), Case("another layer", slots=(2, 6, 9), dtype="bfloat16")]
