@@ -1,7 +1,10 @@
 """The marks that make a line ours. Everything that finds or removes taps goes by these bytes alone.
 
 A tap is one whole line, `CODE  # specwire:PROBE CHECKSUM`. The checksum tells an edited tap from an intact
-one; the import line also carries the hash of the file as it was, so that removal can prove itself.
+one; the import line also carries the hash of the file as it was, so that removal can prove itself. The tap
+file carries, in its first line, a checksum of all the rest of it.
+
+This module knows bytes alone: that a mark stands in a comment and not in a string, `specwire.taps` finds out.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ import hashlib
 import re
 from dataclasses import dataclass
 
+WORD = b"specwire"  # in every mark and in every use of the taps' name: the one thing to scan for
 LITERAL = b"# specwire:"
 NAME = b"_specwire"
 IMPORT = "import"
@@ -18,6 +22,7 @@ RUNTIME = "sglang/srt/_specwire.py"
 RUNTIME_MARK = b"# specwire:runtime"
 
 _MARK = re.compile(rb"# specwire:([a-z][a-z0-9-]*) ([0-9a-f]{8})(?: original=([0-9a-f]{64}))?[ \t]*\r?\n?$")
+_ORIGINAL = re.compile(rb"(?<= )original=[0-9a-f]{64}(?=[ \t]*[\r\n])")
 
 
 @dataclass(frozen=True)
@@ -64,6 +69,32 @@ def without(data: bytes, lines: set[int]) -> bytes:
 def stripped(data: bytes) -> bytes:
     """The file without any marked line."""
     return without(data, {mark.line for mark in marks(data)}) if LITERAL in data else data
+
+
+def sealed(source: bytes) -> bytes:
+    """The tap file as it goes into a tree: a checksum of everything else of it in its first line."""
+    if not source.startswith(RUNTIME_MARK + b" "):
+        raise ValueError("no tap file: its first line does not begin with its mark")
+    rest = source.removeprefix(RUNTIME_MARK)
+    return RUNTIME_MARK + b" " + hashlib.sha256(rest).hexdigest()[:8].encode() + rest
+
+
+def seal(data: bytes) -> str:
+    """What a file at the tap file's place is: `intact` as some specwire wrote it, `edited`, or `foreign`."""
+    if not data.startswith(RUNTIME_MARK):
+        return "foreign"
+    sum_, rest = data[len(RUNTIME_MARK) + 1 :][:8], data[len(RUNTIME_MARK) + 9 :]
+    return "intact" if hashlib.sha256(rest).hexdigest()[:8].encode() == sum_ else "edited"
+
+
+def same_but_hash(one: bytes, other: bytes) -> bool:
+    """Whether two files differ in nothing but the hash of the original that their import line holds."""
+    return one == other or _ORIGINAL.sub(b"", one) == _ORIGINAL.sub(b"", other)
+
+
+def with_original(data: bytes, original: str) -> bytes:
+    """The file with another hash in its import line."""
+    return _ORIGINAL.sub(b"original=" + original.encode(), data)
 
 
 def _checksum(code: str) -> str:

@@ -2,32 +2,39 @@
 
 from __future__ import annotations
 
-import ast
-import difflib
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
-from importlib.resources import files as resource_files
 from typing import Any
 
-from specwire import marks, registry
+from specwire import marks, registry, tapfile
 from specwire.errors import FAULT, OK, SpecwireError
+from specwire.patch import unified
 from specwire.probe import Probe, Site
+from specwire.taps import Found, TappedFile, unchanged
 from specwire.transaction import Change, commit, digest
 from specwire.tree import Tree
-
 
 Progress = Callable[[str], None]
 
 
 @dataclass
 class Outcome:
-    """What a command found or would do; `changes` hold whole files, in tree order."""
+    """What a command found or would do; `changes` hold whole files, in tree order.
+
+    `edits` shows, file by file, how edited taps differ from what `apply` would put there; `proofs` says what
+    shows that a file is what it was: `original-hash` or `syntax-tree`; `clean`: nothing of ours will be left.
+    """
 
     tree: Tree
     result: str
     sites: list[Site] = field(default_factory=list)
     changes: list[Change] = field(default_factory=list)
+    edits: dict[str, bytes] = field(default_factory=dict)
+    proofs: dict[str, str] = field(default_factory=dict)
+    clean: bool = False
+    why: str = ""
 
     @property
     def exit_code(self) -> int:
@@ -41,20 +48,32 @@ class Outcome:
             "engine": "sglang",
             "version": self.tree.version,
             "result": self.result,
+            "why": self.why,
             "sites": [vars(site) for site in self.sites],
             "files": {
                 name: {"before": digest(change.before), "after": digest(change.after)} for name, change in named.items()
             },
             "created": [name for name, change in named.items() if change.before is None],
             "deleted": [name for name, change in named.items() if change.after is None],
+            "proofs": self.proofs,
+            "edits": {name: diff.decode("utf-8", "replace") for name, diff in self.edits.items()},
         }
 
-    def diff(self) -> str:
+    def diff(self) -> bytes:
         """A patch that `patch -p1` takes, run in the tree's root."""
-        return "".join(_diff(self._name(change), change) for change in self.changes if not self._name(change).endswith(".pyc"))
+        return b"".join(
+            unified(change.before, change.after, f"a/{self._name(change)}", f"b/{self._name(change)}")
+            for change in self.changes
+            if change.path.suffix == ".py"
+        )
 
-    def write(self) -> None:
-        commit(self.tree.package, self.changes)
+    def write(self) -> list[str]:
+        """Make the changes, all or none; what could not be swept up afterwards is returned, mostly nothing."""
+        return commit(self.tree.package, self.changes, replace_links=self.tree.overlay)
+
+    def refused(self, why: str) -> Outcome:
+        """The same, with nothing to be written."""
+        return replace(self, result="refused", changes=[], clean=False, why=why)
 
     def _name(self, change: Change) -> str:
         return change.path.relative_to(self.tree.root).as_posix()
@@ -81,114 +100,141 @@ def plan_apply(tree: Tree, names: list[str], progress: Progress = lambda _: None
 
     Taps that are there already stay: every file is rendered anew, from what it was without any tap.
     """
-    known, sites, changes = probes(), [], []
-    candidates = _candidates(tree, known, names)
-    for count, (name, data) in enumerate(candidates.items(), 1):
-        progress(f"reading {count}/{len(candidates)} {name}")
-        present = marks.marks(data)
-        if foreign := [mark for mark in present if not mark.intact or mark.probe not in (*known, marks.IMPORT)]:
-            sites += [_as_found(name, mark) for mark in foreign]
+    known, now = probes(), tapfile.read(tree)
+    stale = now != tapfile.source()  # taps may then call what today's tap file has under another name
+    outcome = Outcome(tree, "applied")
+    if now is not None and (site := tapfile.edited(now)):
+        _add_edited(outcome, [site], marks.RUNTIME, _tap_file_diff(now))
+    files = _concerned(tree, known, names)
+    for count, (name, file) in enumerate(files.items(), 1):
+        progress(f"reading {count}/{len(files)} {name}")
+        if foreign := [each for each in file.found if not each.intact or each.probe not in (*known, marks.IMPORT)]:
+            _add_edited(outcome, [_edited(name, each) for each in foreign], name, _edit_diff(name, file))
             continue
-        had = {mark.probe for mark in present}
+        had = {each.probe for each in file.found}
         wanted = {
-            probe: recipe for probe, recipe in known.items() if probe in had or probe in names and _takes(recipe, name, data)
+            probe: recipe for probe, recipe in known.items() if probe in had or probe in names and _takes(recipe, name, file.data)
         }
-        after, rendered = _rendered(name, marks.stripped(data), wanted)
-        sites += [_now(site, had) for site in rendered if site.probe in names]
-        changes.append(Change(tree.path(name), data, after))
-    sites += _nowhere(names, known, sites)
-    if any(change.after != change.before for change in changes) or _tapped(changes):
-        changes.append(_runtime(tree, wanted=True))
-    changes = [change for change in changes if change.before != change.after]
-    return Outcome(tree, _apply_result(sites, changes), sites, changes)
+        if stale or not wanted.keys() <= had or wanted.keys() & set(names):
+            _add_rendered(outcome, name, file, wanted, names)
+    outcome.sites += _nowhere(names, known, outcome.sites)
+    if stale and (outcome.changes or any(marks.LITERAL in file.data for file in files.values())):
+        outcome.changes.append(tapfile.coming(tree, now))
+    return _applied(outcome)
 
 
 def plan_remove(tree: Tree, names: list[str] | None = None, force: bool = False) -> Outcome:
     """What taking taps out comes to: all of them, or those of the probes named. Nothing is written.
 
     Every file's new state is proven: it has the very bytes from before the taps, or, when somebody has
-    edited it since, a syntax tree that lacks the taps and nothing else.
+    edited it since, a syntax tree that lacks the taps and nothing else. Edited taps go only by `force`, and
+    only as whole statements that do nothing without the tap file.
+
+    Raises SpecwireError for a name that neither a probe nor a tap in the tree has.
     """
-    sites, changes, remaining = [], [], False
-    for name, data in _marked_files(tree):
-        present = marks.marks(data)
-        going = [mark for mark in present if names is None or mark.probe in names]
-        staying = {mark.probe for mark in present if mark not in going} - {marks.IMPORT}
-        if not force and (edited := [mark for mark in going if not mark.intact]):
-            sites += [_as_found(name, mark) for mark in edited]
-            continue
+    outcome, remaining, unknown = Outcome(tree, "removed"), False, set(names or ()) - probes().keys()
+    for name, file in _tapped(tree):
+        unknown -= {each.probe for each in file.found}
+        going, staying = _parted(file, names)
+        remaining = remaining or bool(staying)
         if not going:
-            remaining = True
             continue
-        after = marks.stripped(data)
-        if staying:
-            remaining = True
-            known = probes()
-            after, _ = _rendered(name, after, {probe: known[probe] for probe in known if probe in staying})
-        problem = _unproven(data, after, present, complete=not staying)
-        qualnames = _qualnames(data)
-        sites += [
-            Site(mark.probe, name, qualnames(mark.line), mark.line, "failed" if problem else "removed", problem)
-            for mark in going
-            if mark.probe != marks.IMPORT
-        ]
-        changes.append(Change(tree.path(name), data, after))
-    if not remaining and not any(site.state in ("edited", "failed") for site in sites):
-        changes += _runtime_leaving(tree)
-    return Outcome(tree, _remove_result(sites, changes), sites, changes)
+        if not force and (edited := [each for each in going if not each.intact]):
+            _add_edited(outcome, [_edited(name, each) for each in edited], name, _edit_diff(name, file))
+        elif stuck := [each for each in going if each.stuck]:
+            outcome.sites += [_failed(name, each, each.stuck) for each in stuck]
+        else:
+            _add_removed(outcome, name, file, going, staying)
+    if unknown:
+        raise SpecwireError(f"no probe and no tap in the tree is called {min(unknown)}. Probes are: {', '.join(probes())}.")
+    now = tapfile.read(tree)
+    if now is not None and not remaining:
+        _add_tap_file_leaving(outcome, now, force)
+    outcome.clean = not remaining
+    return _removed(outcome)
 
 
 def status(tree: Tree) -> Outcome:
     """What is in the tree, where, and whether a hand has been on it. Reads bytes; parses only tapped files."""
-    sites = []
-    for name, data in _marked_files(tree):
-        qualnames = _qualnames(data)
-        for mark in marks.marks(data):
-            if mark.probe == marks.IMPORT and mark.intact:
-                continue
-            state = "applied" if mark.intact else "edited"
-            why = "" if mark.intact else "the line is not as it was inserted"
-            sites.append(Site(mark.probe, name, qualnames(mark.line), mark.line, state, why))
-    runtime = tree.path(marks.RUNTIME).exists()
-    whole = all(site.state == "applied" for site in sites) and bool(sites) == runtime
-    result = "nothing" if not sites and not runtime else "applied" if whole else "partial"
-    return Outcome(tree, result, sites)
+    outcome = Outcome(tree, "applied")
+    for name, file in _tapped(tree):
+        for each in file.found:
+            if not each.intact:
+                outcome.sites.append(_edited(name, each))
+            elif each.probe != marks.IMPORT:
+                outcome.sites.append(Site(each.probe, name, each.qualname, each.first, "applied"))
+        if not all(each.intact for each in file.found):
+            outcome.edits[name] = _edit_diff(name, file)
+    now = tapfile.read(tree)
+    if now is None and outcome.sites:
+        why = "taps are in and the file that they call is not: the engine cannot start"
+        outcome.sites.append(Site(tapfile.PROBE, marks.RUNTIME, "", 0, "failed", why))
+    elif now is not None and (site := tapfile.edited(now)):
+        _add_edited(outcome, [site], marks.RUNTIME, _tap_file_diff(now))
+    whole = outcome.sites and all(site.state == "applied" for site in outcome.sites)
+    outcome.clean = not outcome.sites and now is None
+    outcome.result = "nothing" if outcome.clean else "applied" if whole else "partial"
+    return outcome
 
 
 # --- planning -----------------------------------------------------------------------------------------
 
 
-def _candidates(tree: Tree, known: dict[str, Probe], names: list[str]) -> dict[str, bytes]:
-    """The files that a wanted probe may have a site in, and those that hold taps already."""
-    patterns = {pattern for name in names for pattern in known[name].files}
+def _concerned(tree: Tree, known: dict[str, Probe], names: list[str]) -> dict[str, TappedFile]:
+    """The files that hold something of ours, wherever they are, and those that a wanted probe may have a site in."""
     found = {}
-    for name in tree.python_files(f"{tree.package.name}/srt"):
-        if any(fnmatch(name, pattern) for pattern in patterns):
-            data = tree.read(name)
-            if marks.LITERAL in data and name != marks.RUNTIME or any(_takes(known[probe], name, data) for probe in names):
-                found[name] = data
+    for name, data in tree.scan(b""):
+        if name == marks.RUNTIME:
+            continue
+        file = TappedFile(data)
+        if file.found or any(_takes(known[probe], name, data) for probe in names):
+            found[name] = file
     return found
+
+
+def _tapped(tree: Tree) -> Iterable[tuple[str, TappedFile]]:
+    for name, data in tree.scan(marks.WORD):
+        if name != marks.RUNTIME and (file := TappedFile(data)).found:
+            yield name, file
 
 
 def _takes(probe: Probe, name: str, data: bytes) -> bool:
     return any(fnmatch(name, pattern) for pattern in probe.files) and any(needle in data for needle in probe.needles)
 
 
+def _add_rendered(outcome: Outcome, name: str, file: TappedFile, wanted: dict[str, Probe], names: list[str]) -> None:
+    after, rendered = _rendered(name, file.without(file.found), wanted)
+    if marks.same_but_hash(after, file.data):
+        after = file.data  # edited since elsewhere: its import line keeps the hash that it was given
+    had, have = _lines(file), _lines(TappedFile(after)) if after != file.data else _lines(file)
+    for probe, qualname in sorted({key[:2] for key in had} - {key[:2] for key in have}):
+        why = "has a tap there that would not be put there now; take it out first with `specwire remove`"
+        outcome.sites.append(Site(probe, name, qualname, 0, "failed", why))
+    lines = after.splitlines()
+    for site in rendered:
+        if site.probe in names:
+            key = (site.probe, site.qualname, lines[site.line - 1].strip() if site.line else b"")
+            already = site.state == "applied" and had[key] > 0
+            had[key] -= already
+            outcome.sites.append(replace(site, state="already") if already else site)
+    outcome.changes.append(Change(outcome.tree.path(name), file.data, after))
+
+
+def _lines(file: TappedFile) -> Counter[tuple[str, str, bytes]]:
+    """How often each tap is there: by probe, function and text."""
+    return Counter(
+        (each.probe, each.qualname, file.lines[each.first - 1].strip()) for each in file.found if each.probe != marks.IMPORT
+    )
+
+
 def _rendered(name: str, original: bytes, wanted: dict[str, Probe]) -> tuple[bytes, tuple[Site, ...]]:
     from specwire.insert import render  # LibCST takes half a second to import: only when something is rendered
 
+    if marks.LITERAL in original:
+        line = original[: original.index(marks.LITERAL)].count(b"\n") + 1
+        raise SpecwireError(f"{name}:{line}: holds the taps' own mark as text, so taps could not be told from it. Nothing was written.")
     done = render(name, original, wanted)
     return done.data, done.sites
-
-
-def _now(site: Site, had: set[str]) -> Site:
-    return replace(site, state="already") if site.state == "applied" and site.probe in had else site
-
-
-def _as_found(name: str, mark: marks.Mark) -> Site:
-    if mark.intact:
-        return Site(mark.probe, name, "", mark.line, "edited", "a tap of a probe that this specwire does not know; remove it first")
-    return Site(mark.probe, name, "", mark.line, "edited", f"the line is not as it was inserted: {mark.code}")
 
 
 def _nowhere(names: list[str], known: dict[str, Probe], sites: list[Site]) -> list[Site]:
@@ -204,112 +250,107 @@ def _needles(probe: Probe) -> str:
     return " or ".join(repr(needle.decode()) for needle in probe.needles) + " where the site would be"
 
 
-def _tapped(changes: list[Change]) -> bool:
-    return any(change.after and marks.LITERAL in change.after for change in changes)
+def _applied(outcome: Outcome) -> Outcome:
+    outcome.changes = [change for change in outcome.changes if change.before != change.after]
+    states = {site.state for site in outcome.sites}
+    if "failed" in states or "edited" in states:
+        outcome.result = "failed" if "failed" in states else "refused"
+        outcome.why = "" if "failed" in states else "edited taps are in; `specwire remove --force` takes them out"
+        outcome.changes = []
+    elif not outcome.changes:
+        outcome.result = "already" if "already" in states else "nothing"
+    return outcome
 
 
-def _apply_result(sites: list[Site], changes: list[Change]) -> str:
-    states = {site.state for site in sites}
-    if "failed" in states:
-        return "failed"
-    if "edited" in states:
-        return "refused"
-    if changes:
-        return "applied"
-    return "already" if "already" in states else "nothing"
+# --- removing -----------------------------------------------------------------------------------------
 
 
-def _remove_result(sites: list[Site], changes: list[Change]) -> str:
-    states = {site.state for site in sites}
-    if "failed" in states:
-        return "failed"
-    if "edited" in states:
-        return "refused"
-    return "removed" if changes else "nothing"
+def _parted(file: TappedFile, names: list[str] | None) -> tuple[list[Found], list[Found]]:
+    """(what goes, what stays). The import goes with the last tap that needs it."""
+    taps = [each for each in file.found if each.probe != marks.IMPORT]
+    staying = [each for each in taps if names is not None and each.probe not in names]
+    if staying:
+        going = [each for each in taps if each not in staying]
+        return going, [*staying, *(each for each in file.found if each.probe == marks.IMPORT)]
+    return (list(file.found), []) if names is None or taps else ([], list(file.found))
 
 
-# --- the tap file -------------------------------------------------------------------------------------
+def _add_removed(outcome: Outcome, name: str, file: TappedFile, going: list[Found], staying: list[Found]) -> None:
+    after = file.without(going)
+    proof, problem = unchanged(file, going, after, staying)
+    shown = [each for each in going if each.probe != marks.IMPORT] or going
+    if problem:
+        outcome.sites += [_failed(name, each, problem) for each in shown]
+        return
+    why = _PROOFS[proof] + (", the taps that stay aside" if staying else "")
+    outcome.sites += [Site(each.probe, name, each.qualname, each.first, "removed", why) for each in shown]
+    outcome.proofs[name] = proof
+    outcome.changes.append(Change(outcome.tree.path(name), file.data, after))
 
 
-def _runtime(tree: Tree, wanted: bool) -> Change:
-    path = tree.path(marks.RUNTIME)
-    before = path.read_bytes() if path.exists() else None
-    if before is not None and not before.startswith(marks.RUNTIME_MARK):
-        raise SpecwireError(f"{path}: is in the way, and not specwire's. Rename it first. Nothing was written.")
-    return Change(path, before, runtime_source() if wanted else None)
+_PROOFS = {
+    "original-hash": "by its hash, the file is the original again",
+    "syntax-tree": "edited since; its syntax tree loses the tap and nothing else",
+}
 
 
-def _runtime_leaving(tree: Tree) -> list[Change]:
-    """The tap file and what Python compiled from it."""
-    change = _runtime(tree, wanted=False)
-    compiled = sorted((change.path.parent / "__pycache__").glob(f"{change.path.stem}.*.pyc"))
-    return [*([change] if change.before is not None else []), *(Change(path, path.read_bytes(), None) for path in compiled)]
+def _add_tap_file_leaving(outcome: Outcome, now: bytes, force: bool) -> None:
+    site = tapfile.edited(now)
+    if site is not None and site.state == "failed" and not outcome.sites:
+        return  # somebody else's file of that name, in a tree that has none of ours
+    if site is not None and (site.state == "failed" or not force):
+        _add_edited(outcome, [site], marks.RUNTIME, _tap_file_diff(now))
+        return
+    if site is not None:
+        outcome.sites.append(replace(site, state="removed"))
+    outcome.changes += tapfile.leaving(outcome.tree, now)
 
 
-def runtime_source() -> bytes:
-    return resource_files("specwire.runtime").joinpath("_specwire.py").read_bytes()
+def _removed(outcome: Outcome) -> Outcome:
+    states = {site.state for site in outcome.sites}
+    if "failed" in states or "edited" in states:
+        outcome.result = "failed" if "failed" in states else "refused"
+        outcome.why = "" if "failed" in states else "taps have been edited; --force takes them out as they are"
+        outcome.changes, outcome.proofs, outcome.clean = [], {}, False
+        # What was proven to be removable was not removed.
+        outcome.sites = [replace(site, state="applied", why="") if site.state == "removed" else site for site in outcome.sites]
+    elif not outcome.changes:
+        outcome.result = "nothing"
+    return outcome
 
 
-# --- proof --------------------------------------------------------------------------------------------
+# --- what a hand has been on --------------------------------------------------------------------------
 
 
-def _marked_files(tree: Tree) -> Iterable[tuple[str, bytes]]:
-    for name in tree.python_files():
-        data = tree.read(name)
-        if marks.LITERAL in data and name != marks.RUNTIME:
-            yield name, data
+def _add_edited(outcome: Outcome, sites: list[Site], name: str, diff: bytes) -> None:
+    outcome.sites += sites
+    if diff:
+        outcome.edits[name] = diff
 
 
-def _unproven(before: bytes, after: bytes, present: list[marks.Mark], complete: bool) -> str:
-    """Why `after` is not surely the file without the taps; empty when it is."""
-    original = next((mark.original for mark in present if mark.original), None)
-    if complete and original == digest(after):
-        return ""
+def _edited(name: str, each: Found) -> Site:
+    why = each.why or "a tap of a probe that this specwire does not know; remove it first"
+    return Site(each.probe, name, each.qualname, each.first, "edited", why + (f"; {each.stuck}" if each.stuck else ""))
+
+
+def _failed(name: str, each: Found, why: str) -> Site:
+    return Site(each.probe, name, each.qualname, each.first, "failed", why)
+
+
+def _edit_diff(name: str, file: TappedFile) -> bytes:
+    """From what `apply` would put there to what is there; empty when that cannot be said."""
+    known = probes()
+    wanted = {each.probe: known[each.probe] for each in file.found if each.probe in known}
+    if not wanted or any(each.stuck for each in file.found):
+        return b""
     try:
-        expected, got = ast.parse(before), ast.parse(after)
-    except (SyntaxError, ValueError) as error:
-        return f"would leave no valid Python ({error}): a hand has been on the lines around the taps"
-    theirs = _Without({mark.line for mark in present}).visit(expected)
-    ours = _Without({mark.line for mark in marks.marks(after)}).visit(got)
-    return "" if ast.dump(theirs) == ast.dump(ours) else "more than the taps would change"
+        expected, _ = _rendered(name, file.without(file.found), wanted)
+    except SpecwireError:
+        return b""
+    if len(file.original()) == 1:
+        expected = marks.with_original(expected, *file.original())
+    return unified(expected, file.data, f"as inserted/{name}", f"as it is/{name}", context=1)
 
 
-class _Without(ast.NodeTransformer):
-    """Drops the statements and decorators that stand on the given lines."""
-
-    def __init__(self, lines: set[int]) -> None:
-        self.lines = lines
-
-    def visit(self, node: ast.AST) -> ast.AST | None:
-        if isinstance(node, ast.stmt) and not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            if node.lineno in self.lines:
-                return None
-        if hasattr(node, "decorator_list"):
-            node.decorator_list = [each for each in node.decorator_list if each.lineno not in self.lines]
-        return self.generic_visit(node)
-
-
-def _qualnames(data: bytes) -> Callable[[int], str]:
-    """Which function a line of the file stands in."""
-    try:
-        spans = list(_spans(ast.parse(data), ""))
-    except (SyntaxError, ValueError):
-        return lambda line: ""
-    return lambda line: next((name for start, end, name in reversed(spans) if start <= line <= end), "")
-
-
-def _spans(node: ast.AST, prefix: str) -> Iterable[tuple[int, int, str]]:
-    for child in ast.iter_child_nodes(node):
-        name = prefix
-        if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            name = f"{prefix}.{child.name}" if prefix else child.name
-            yield min([child.lineno, *(each.lineno for each in child.decorator_list)]), child.end_lineno, name
-        yield from _spans(child, name)
-
-
-def _diff(name: str, change: Change) -> str:
-    before = (change.before or b"").decode("utf-8", "surrogateescape").splitlines(keepends=True)
-    after = (change.after or b"").decode("utf-8", "surrogateescape").splitlines(keepends=True)
-    old, new = ("/dev/null" if part is None else f"{side}/{name}" for part, side in ((change.before, "a"), (change.after, "b")))
-    lines = difflib.unified_diff(before, after, old, new)
-    return "".join(line if line.endswith("\n") else line + "\n\\ No newline at end of file\n" for line in lines)
+def _tap_file_diff(now: bytes) -> bytes:
+    return unified(tapfile.source(), now, f"as inserted/{marks.RUNTIME}", f"as it is/{marks.RUNTIME}", context=1)

@@ -2,61 +2,101 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from specwire.cli import _options as options
+from specwire.errors import FAULT, SpecwireError
+from specwire.live import LiveServer, refuse_if_live
+from specwire.overlay import sweep
 from specwire.surgery import Outcome
-from specwire.transaction import Recovery, recover
+from specwire.transaction import Recovery, locked, pending, recover
 from specwire.tree import Tree
 
 DONE = "[DONE] All debug logging removed. Ready for production restart."
+_MARKS = {"removed": "[OK]", "failed": "[FAILED]", "edited": "[EDITED]"}
 
 
-def opened(named: str, python: str | None, quiet: bool) -> Tree:
-    """The tree, with anything that a killed specwire left half done first finished or undone."""
+@contextlib.contextmanager
+def opened(named: str, python: str | None, quiet: bool, writes: bool = True) -> Iterator[Tree]:
+    """The tree, with anything that a killed specwire left half done first finished or undone.
+
+    With `writes` nobody else may work on it meanwhile, from the first look on: a plan made from what
+    another run is about to change would be proven and wrong.
+    """
     tree = Tree.find(named, python)
-    if done := recover(tree.package):
-        options.note(_recovered(done), quiet)
-    return tree
+    with locked(tree.package) if writes else contextlib.nullcontext():
+        if done := recover(tree.package):
+            options.note(_recovered(done), quiet)
+        if tree.overlay:
+            sweep(tree.root)
+        yield tree
 
 
-def finish(
-    outcome: Outcome, write: Callable[[], None], *, as_json: bool, show_diff: bool, dry_run: bool, quiet: bool
-) -> int:
-    """Write unless told not to, print, and give the exit code."""
-    if outcome.exit_code == 0 and not (dry_run or show_diff):
-        write()
+def unchanged_view(named: str, python: str | None) -> contextlib.AbstractContextManager[Tree]:
+    """The tree for a command that was told to write nothing: not even what a killed run left is put right."""
+    tree = Tree.find(named, python)
+    if pending(tree.package):
+        raise SpecwireError(f"{tree.package}: an earlier change was cut off. Run `specwire status` on it first: it puts that right.")
+    return contextlib.nullcontext(tree)
+
+
+def write_guarded(outcome: Outcome, write: Callable[[], object], force: bool, wait: float | None, quiet: bool) -> Outcome:
+    """Write, unless a process runs from the tree: then the outcome is `refused`, and says who."""
+    try:
+        refuse_if_live(outcome.tree.root, force, wait or 0.0, lambda text: options.note(text, quiet))
+    except LiveServer as error:
+        return outcome.refused(str(error))
+    for name in write() or ():
+        options.note(f"{name}: could not be deleted yet; the next specwire command on the tree tries again", quiet)
+    return outcome
+
+
+def show(outcome: Outcome, *, as_json: bool, show_diff: bool, dry_run: bool, quiet: bool) -> int:
+    """Print what was or would be done; the exit code."""
     if as_json:
         options.emit(outcome.document())
-    elif show_diff:
-        sys.stdout.write(outcome.diff())
+    elif show_diff and not outcome.exit_code:
+        sys.stdout.flush()
+        sys.stdout.buffer.write(outcome.diff())
+        sys.stdout.buffer.flush()
     else:
-        for line in _lines(outcome):
-            print(line)
-    if dry_run:
-        options.note("dry run: nothing was written", quiet)
+        _print(outcome, dry_run)
+    if dry_run or show_diff:
+        options.note("nothing was written: this only shows what would be", quiet)
     return outcome.exit_code
 
 
-def _lines(outcome: Outcome):
+def _print(outcome: Outcome, dry_run: bool) -> None:
     for site in outcome.sites:
-        mark = {"removed": "[OK]", "failed": "[FAILED]", "edited": "[EDITED]"}.get(site.state, f"[{site.state}]")
+        mark = _MARKS.get(site.state, f"[{site.state}]")
         place = f"{site.file}:{site.line}" if site.line else site.file
-        yield f"{mark} {site.probe} {place} {site.qualname}".rstrip() + (f" - {site.why}" if site.why else "")
-    if outcome.result == "removed" and all(site.state == "removed" for site in outcome.sites):
-        yield DONE if _nothing_left(outcome) else "Other taps are still in; `specwire status` lists them."
-    else:
-        count = sum(site.state == outcome.result for site in outcome.sites)
-        yield f"{outcome.result}: {count or len(outcome.sites)} sites, {len(outcome.changes)} files, SGLang {outcome.tree.version or 'of unknown version'}"
-    if outcome.exit_code:
-        yield "Nothing was written."
+        print(f"{mark} {site.probe} {place} {site.qualname}".rstrip() + (f" - {site.why}" if site.why else ""))
+    for diff in outcome.edits.values():
+        sys.stdout.flush()
+        sys.stdout.buffer.write(diff)
+        sys.stdout.buffer.flush()
+    states = [site.state for site in outcome.sites]
+    count = states.count(outcome.result) or len(states)
+    version = f"SGLang {outcome.tree.version or 'of unknown version'}"
+    print(f"{outcome.result}: {_counted(count, 'site')}, {_counted(len(outcome.changes), 'file')}, {version}")
+    if outcome.why:
+        print(outcome.why)
+    if outcome.exit_code == FAULT:
+        print("Nothing was written.")
 
 
-def _nothing_left(outcome: Outcome) -> bool:
-    return any(change.after is None for change in outcome.changes)
+def finale(outcome: Outcome) -> None:
+    """The last line of a removal: what is still in, or that nothing is."""
+    if outcome.exit_code == 0:
+        print(DONE if outcome.clean else "Other taps are still in; `specwire status` lists them.")
+
+
+def _counted(count: int, thing: str) -> str:
+    return f"{count} {thing}" if count == 1 else f"{count} {thing}s"
 
 
 def _recovered(done: Recovery) -> str:
-    text = f"an earlier change that was cut off has been {done.outcome}: {len(done.files)} files"
+    text = f"an earlier change that was cut off has been {done.outcome}: {_counted(len(done.files), 'file')}"
     return text + (f"; edited since and left alone: {', '.join(done.left_alone)}" if done.left_alone else "")

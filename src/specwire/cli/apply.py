@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import functools
-
 import click
 
 from specwire import surgery
@@ -16,20 +14,30 @@ from specwire.probe import GROUPS
 @click.option("--probe", "names", multiple=True, metavar="NAME", help="Insert this probe; may be repeated. See `specwire probes`.")
 @click.option("--group", "groups", multiple=True, type=click.Choice(GROUPS), help="Insert a whole group [default: debug].")
 @click.option("--overlay", metavar="DIR", help="Leave TREE alone; make a patched view of it in DIR, fit for PYTHONPATH.")
+@click.option("--force", is_flag=True, help="Write even though a process runs from the tree; discard edits in an old view.")
+@options.wait
 @options.as_json
 @options.show_diff
 @options.dry_run
 @options.quiet
-def command(tree, python, names, groups, overlay, as_json, show_diff, dry_run, quiet):
+def command(tree, python, names, groups, overlay, force, wait, as_json, show_diff, dry_run, quiet):
     """Insert taps into SGLang's source: whole marked lines, silent until EAGLE3_DEBUG=1.
 
-    TREE is a checkout, a directory that holds the sglang package, or the word `installed`.
+    TREE is a checkout, a directory that holds the sglang package, or the word `installed`. While a process
+    runs from it, nothing is written.
 
     \b
     Example: specwire apply installed --group debug
              specwire apply ~/sglang --probe draft-input --diff
+             specwire apply installed --overlay /tmp/view && PYTHONPATH=/tmp/view python -m sglang.launch_server ...
     """
-    found = trees.opened(tree, python, quiet)
-    outcome = surgery.plan_apply(found, surgery.chosen(names, groups), options.progress(quiet))
-    write = functools.partial(make_overlay, outcome, overlay) if overlay else outcome.write
-    return trees.finish(outcome, write, as_json=as_json, show_diff=show_diff, dry_run=dry_run, quiet=quiet)
+    only_look = dry_run or show_diff
+    opened = trees.unchanged_view(tree, python) if only_look else trees.opened(tree, python, quiet, writes=not overlay)
+    with opened as found:
+        outcome = surgery.plan_apply(found, surgery.chosen(names, groups), options.progress(quiet))
+        if outcome.exit_code == 0 and not only_look:
+            if overlay:
+                options.note(f"the patched view is {make_overlay(outcome, overlay, force)}", quiet)
+            elif outcome.changes:
+                outcome = trees.write_guarded(outcome, outcome.write, force, wait, quiet)
+    return trees.show(outcome, as_json=as_json, show_diff=show_diff, dry_run=dry_run, quiet=quiet)

@@ -10,18 +10,25 @@ from specwire.cli import _trees as trees
 @click.command()
 @options.tree_argument
 @click.option("--probe", "names", multiple=True, metavar="NAME", help="Remove only this probe's taps; may be repeated.")
-@click.option("--force", is_flag=True, help="Also remove taps that somebody has edited.")
+@click.option("--force", is_flag=True, help="Also remove taps that somebody has edited, and while a process runs from the tree.")
+@options.wait
 @options.as_json
 @options.show_diff
 @options.dry_run
 @options.quiet
-def command(tree, python, names, force, as_json, show_diff, dry_run, quiet):
+def command(tree, python, names, force, wait, as_json, show_diff, dry_run, quiet):
     """Take taps out again and prove that nothing else changed. Needs only the tree.
 
     \b
     Example: specwire remove installed
              specwire remove ~/sglang --probe draft-fc --json
     """
-    found = trees.opened(tree, python, quiet)
-    outcome = surgery.plan_remove(found, surgery.chosen(names, ()) if names else None, force)
-    return trees.finish(outcome, outcome.write, as_json=as_json, show_diff=show_diff, dry_run=dry_run, quiet=quiet)
+    only_look = dry_run or show_diff
+    with trees.unchanged_view(tree, python) if only_look else trees.opened(tree, python, quiet) as found:
+        outcome = surgery.plan_remove(found, list(names) or None, force)
+        if outcome.changes and not only_look:
+            outcome = trees.write_guarded(outcome, outcome.write, force, wait, quiet)
+    code = trees.show(outcome, as_json=as_json, show_diff=show_diff, dry_run=dry_run, quiet=quiet)
+    if not (as_json or only_look):
+        trees.finale(outcome)
+    return code

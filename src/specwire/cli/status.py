@@ -14,9 +14,11 @@ from specwire.cli import _trees as trees
 def command(tree, python, as_json, quiet):
     """Say which taps are in a tree, where, and whether a hand has been on them.
 
+    A change that was cut off (a killed process, a full disk) is finished or undone first, and named.
+
     \b
     Example: specwire status installed --json
     """
-    found = trees.opened(tree, python, quiet)
-    outcome = surgery.status(found)
-    return trees.finish(outcome, lambda: None, as_json=as_json, show_diff=False, dry_run=False, quiet=quiet)
+    with trees.opened(tree, python, quiet, writes=False) as found:
+        outcome = surgery.status(found)
+    return trees.show(outcome, as_json=as_json, show_diff=False, dry_run=False, quiet=quiet)
