@@ -196,7 +196,7 @@ def align(events: Sequence[Event], golden: Golden) -> Alignment:
     A draft gets its ids shifted left by one. When all of a run's ids fit unshifted only, that is a finding of its
     own, and `shift` is 0.
     """
-    shift = 1 if events and events[0].site in DRAFT_SITES else 0
+    shift = 0 if events and events[0].site not in DRAFT_SITES else 1
     found = _align(events, golden, shift)
     if shift and not found.pieces:
         unshifted = _align(events, golden, 0)

@@ -100,6 +100,8 @@ class Evidence:
     # Which boundary is in which slot.
     def errors(self, slot: int, boundary: int) -> list[float]:
         """Relative L2 of each sampled row of `slot` to `boundary`."""
+        if boundary not in self.seen.boundaries:
+            raise NotSeen(f"the golden does not hold boundary {boundary}")
         return self.seen.distances[slot, self.seen.boundaries.index(boundary)].tolist()
 
     def exact(self, slot: int, boundary: int) -> bool:
@@ -180,14 +182,20 @@ class Evidence:
         Rows that a shift moves out of their prompt are NaN.
         """
         name = f"boundary.{what}" if isinstance(what, int) else what
+        if not self.golden.has(name):
+            raise NotSeen(f"the golden does not hold {name}")
         return _golden_rows(self.golden, name, self.seen.places, shift)[:, :self.columns]
 
     @cached_property
     def off(self) -> tuple[int, ...]:
-        """Slots with a sampled row, on any rank, that is not the row of the boundary that was trained."""
+        """Slots with a sampled row, on any rank, that is not the row of the boundary that was trained.
+
+        A slot whose boundary the golden lacks is not among them.
+        """
         if self.slot_count != len(self.trained):
             return tuple(range(len(self.trained)))
-        return tuple(slot for slot, k in enumerate(self.trained) if not all(self.fits(self.captured(slot, r), k) for r in self.seen.captured))
+        return tuple(slot for slot, k in enumerate(self.trained) if k in self.seen.boundaries
+                     and not all(self.fits(self.captured(slot, r), k) for r in self.seen.captured))
 
     def bad_rows(self, slot: int) -> list[int]:
         """Sampled rows of the first rank that are beyond the usual bound at the slot's trained boundary."""

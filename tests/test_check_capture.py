@@ -1,0 +1,230 @@
+"""`check --capture`: alignment of rows, judgement row by row, verdicts and exit codes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from captures import concat, make_golden, make_states, write_batch
+from click.testing import CliRunner
+
+from specwire.check import check_capture
+from specwire.cli.check import command
+from specwire.errors import SpecwireError
+from specwire.golden import Noise, States, write_golden
+
+PROMPTS = [[4, 5, 6, 7, 8, 9], [12, 5, 8, 3]]
+STATES = make_states(PROMPTS)
+SLOTS = (1, 3, 5)
+
+
+@pytest.fixture
+def golden(tmp_path: Path) -> Path:
+    return make_golden(tmp_path / "golden.safetensors", PROMPTS, STATES)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "capture"
+
+
+def prefill(folder: Path, rank: int = 0, ranks: int = 1, slots=SLOTS, change=None, prompts=(0, 1), **about) -> None:
+    for prompt in prompts:
+        states = concat(STATES[prompt], slots)
+        if change:
+            states = change(prompt, states.clone())
+        write_batch(folder, rank, prompt, [(PROMPTS[prompt], 0, len(PROMPTS[prompt]))], [states], ranks=ranks, **about)
+
+
+def test_a_match(golden: Path, folder: Path) -> None:
+    prefill(folder)
+    document = check_capture(golden, folder)
+    assert document["verdict"] == "match" and document["causes"] == [] and document["target_side"] == "exact"
+    assert document["concat_shape"] == document["golden_concat_shape"] == [6, 48] and document["rows_compared"] == 10
+    assert [slot["nearest_boundary"] for slot in document["slots"]] == [1, 3, 5]
+    assert all(slot["rel_l2"] == 0 and slot["cosine"] == 1 and slot["rows"] == 10 for slot in document["slots"])
+    json.dumps(document, allow_nan=False)
+
+
+def test_one_wholly_wrong_token_among_many_is_a_mismatch(tmp_path: Path, folder: Path) -> None:
+    ids = [3 + i for i in range(2048)]
+    states = make_states([ids], layers=3, hidden=8)
+    golden = make_golden(tmp_path / "long.safetensors", [ids], states, trained=(1, 2))
+    served = concat(states[0], (1, 2))
+    served[1234] = torch.randn(16, generator=torch.Generator().manual_seed(9))
+    write_batch(folder, 0, 0, [(ids, 0, 2048)], [served])
+    document = check_capture(golden, folder)
+    assert document["verdict"] == "mismatch" and document["slots"][0]["failed_rows"] == 1
+    assert document["slots"][0]["worst_row"] == {"prompt": 0, "position": 1234, "rel_l2": pytest.approx(1.4, abs=1)}
+    assert document["slots"][0]["rel_l2"] < 0.05, "a mean over the tensor would have let it pass"
+
+
+def test_one_wrong_value_in_one_slot_is_a_mismatch(golden: Path, folder: Path) -> None:
+    def change(prompt: int, states: torch.Tensor) -> torch.Tensor:
+        if prompt == 1:
+            states[2, 16] += 0.01
+        return states
+
+    prefill(folder, change=change)
+    document = check_capture(golden, folder)
+    assert [slot["state"] for slot in document["slots"]] == ["match", "mismatch", "match"]
+    assert document["verdict"] == "mismatch"
+
+
+def test_prompts_batched_in_one_prefill(golden: Path, folder: Path) -> None:
+    for with_lengths in (True, False):
+        write_batch(folder, 0, int(with_lengths), [(PROMPTS[1], 0, 4), (PROMPTS[0], 0, 6)],
+                    [concat(STATES[1], SLOTS), concat(STATES[0], SLOTS)], with_lengths=with_lengths)
+    assert check_capture(golden, folder)["verdict"] == "match"
+
+
+def test_chunks_are_put_together(golden: Path, folder: Path) -> None:
+    for number, (first, end) in enumerate([(0, 3), (3, 5), (5, 6)]):
+        write_batch(folder, 0, number, [(PROMPTS[0], first, end)], [concat(STATES[0], SLOTS, first, end)])
+    write_batch(folder, 0, 5, [(PROMPTS[1], 0, 4)], [concat(STATES[1], SLOTS)])
+    document = check_capture(golden, folder)
+    assert document["rows_compared"] >= 9 and document["verdict"] in ("match", "inconclusive")
+
+
+def test_a_cached_prefix_is_no_missing_row(golden: Path, folder: Path) -> None:
+    write_batch(folder, 0, 0, [(PROMPTS[0], 3, 6)], [concat(STATES[0], SLOTS, 3, 6)])
+    write_batch(folder, 0, 1, [(PROMPTS[1], 0, 4)], [concat(STATES[1], SLOTS)])
+    document = check_capture(golden, folder)
+    assert document["verdict"] == "match" and document["rows_compared"] == 7
+
+
+def test_rows_of_another_request_are_left_out_and_said(golden: Path, folder: Path) -> None:
+    prefill(folder)
+    write_batch(folder, 0, 7, [([1, 1, 1], 0, 3)], [torch.zeros(3, 48)])
+    document = check_capture(golden, folder)
+    assert document["verdict"] == "match" and any("no golden prompt" in note for note in document["notes"])
+
+
+@pytest.mark.parametrize("mode", ["DECODE", "TARGET_VERIFY", "DRAFT_EXTEND"])
+def test_only_prefills_are_compared(golden: Path, folder: Path, mode: str) -> None:
+    prefill(folder)
+    write_batch(folder, 0, 9, [(PROMPTS[0], 0, 6)], [torch.zeros(6, 48)], mode=mode)
+    assert check_capture(golden, folder)["verdict"] == "match"
+
+
+def test_nothing_to_compare_is_inconclusive(golden: Path, folder: Path) -> None:
+    write_batch(folder, 0, 0, [([1, 1, 1], 0, 3)], [torch.zeros(3, 48)])
+    document = check_capture(golden, folder)
+    assert document["verdict"] == "inconclusive" and document["why"]
+    assert all(line["state"] != "fault" for line in document["checks"])
+
+
+def test_an_empty_event_never_matches(golden: Path, folder: Path) -> None:
+    write_batch(folder, 0, 0, [(PROMPTS[0], 0, 0)], [torch.zeros(0, 48)])
+    assert check_capture(golden, folder)["verdict"] == "inconclusive"
+
+
+def test_a_prompt_that_was_not_run_is_inconclusive(golden: Path, folder: Path) -> None:
+    prefill(folder, prompts=(0,))
+    document = check_capture(golden, folder)
+    assert document["verdict"] == "inconclusive" and "4 rows were not captured, first position 0 of prompt 1" in document["why"][0]
+
+
+def test_a_golden_without_a_trained_boundary_is_inconclusive(tmp_path: Path, folder: Path) -> None:
+    held = [{k: v for k, v in states.items() if k != 3} for states in STATES]
+    write_golden(tmp_path / "g", [States(ids, states) for ids, states in zip(PROMPTS, held)], trained=SLOTS, layers=6, dtype="float32",
+                 target="t", source="s", noise={"float32": {k: Noise(1e-6, 1e-6, 0) for k in range(7)}})
+    prefill(folder)
+    document = check_capture(tmp_path / "g", folder)
+    assert document["verdict"] == "inconclusive" and document["slots"][1]["state"] == "not-compared"
+
+
+def test_eight_ranks_that_agree(golden: Path, folder: Path) -> None:
+    for rank in range(8):
+        prefill(folder, rank, 8)
+    document = check_capture(golden, folder)
+    assert document["verdict"] == "match" and document["ranks"] == 8 and document["ranks_agree"] is True
+
+
+def test_one_rank_of_eight_that_differs_in_one_row(golden: Path, folder: Path) -> None:
+    def change(prompt: int, states: torch.Tensor) -> torch.Tensor:
+        states[1] += 0.5 * (prompt == 1)
+        return states
+
+    for rank in range(8):
+        prefill(folder, rank, 8, change=change if rank == 5 else None)
+    document = check_capture(golden, folder)
+    assert document["verdict"] == "mismatch" and document["ranks_agree"] is False and document["rank_difference"] > 0.1
+
+
+def test_a_silent_rank_is_inconclusive(golden: Path, folder: Path) -> None:
+    for rank in (0, 1, 3):
+        prefill(folder, rank, 4)
+    document = check_capture(golden, folder)
+    assert document["verdict"] == "inconclusive" and "rank 2 did not" in document["why"][0]
+
+
+def test_what_a_graph_hid_is_said(golden: Path, folder: Path) -> None:
+    (folder / "rank0").mkdir(parents=True)
+    (folder / "rank0" / "blind.jsonl").write_text('{"site": "draft-input", "reason": "cuda-graph", "detail": ""}\n{"si')
+    document = check_capture(golden, folder)
+    assert document["verdict"] == "inconclusive" and "draft-input: cuda-graph" in document["why"][0]
+
+
+def test_nan_is_never_a_match(golden: Path, folder: Path) -> None:
+    prefill(folder, change=lambda prompt, states: states.fill_(float("nan")))
+    document = check_capture(golden, folder)
+    assert document["verdict"] == "mismatch" and document["causes"][0]["id"] == "non-finite"
+    json.dumps(document, allow_nan=False)
+
+
+def test_noise_below_the_floor_is_a_match_and_above_it_is_not(golden: Path, folder: Path, tmp_path: Path) -> None:
+    for factor, verdict in ((1.0, "match"), (20.0, "mismatch")):
+        random = torch.Generator().manual_seed(1)
+        place = tmp_path / f"noise{factor}"
+        prefill(place, change=lambda prompt, states: states * (1 + factor * 1e-6 * torch.randn(states.shape, generator=random)))
+        assert check_capture(golden, place)["verdict"] == verdict
+
+
+def test_without_measured_noise_the_bound_is_derived_and_said(tmp_path: Path, folder: Path) -> None:
+    write_golden(tmp_path / "g", [States(ids, states) for ids, states in zip(PROMPTS, STATES)], trained=SLOTS, layers=6, dtype="float32",
+                 target="t", source="s")
+    prefill(folder)
+    document = check_capture(tmp_path / "g", folder)
+    assert document["verdict"] == "match" and "not measured" in document["noise_source"]
+
+
+def test_target_side_alone_gives_no_match(golden: Path, folder: Path) -> None:
+    prefill(folder, site="concat-full")
+    document = check_capture(golden, folder)
+    assert document["verdict"] == "inconclusive" and "draft-input" in document["why"][0]
+    assert all(slot["state"] == "match" for slot in document["slots"])
+
+
+def test_large_and_tiny_values_do_not_leave_the_range(tmp_path: Path, folder: Path) -> None:
+    for scale in (1e25, 1e-30):
+        states = [{k: v * scale for k, v in one.items()} for one in STATES]
+        golden = make_golden(tmp_path / "g", PROMPTS, states)
+        for prompt in (0, 1):
+            write_batch(folder, 0, prompt, [(PROMPTS[prompt], 0, len(PROMPTS[prompt]))], [concat(states[prompt], SLOTS) * (1 + 1e-7)])
+        assert check_capture(golden, folder)["verdict"] == "match"
+
+
+@pytest.mark.parametrize(("slots", "code"), [(SLOTS, 0), ((0, 2, 4), 1)])
+def test_exit_codes(golden: Path, folder: Path, slots, code: int) -> None:
+    prefill(folder, slots=slots)
+    for arguments in ([], ["--json"]):
+        done = CliRunner().invoke(command, ["--golden", str(golden), "--capture", str(folder), *arguments], standalone_mode=False)
+        assert done.return_value == code, done.output
+        if arguments:
+            assert json.loads(done.stdout)["schema"] == "specwire.check/1"
+
+
+def test_a_capture_that_cannot_be_read_is_refused(golden: Path, folder: Path) -> None:
+    with pytest.raises(SpecwireError, match="no capture directory"):
+        check_capture(golden, folder)
+    folder.mkdir()
+    with pytest.raises(SpecwireError, match="nothing was captured"):
+        check_capture(golden, folder)
+    prefill(folder)
+    file = folder / "rank0" / "000000.draft-input.safetensors"
+    file.write_bytes(file.read_bytes()[:-3])
+    with pytest.raises(SpecwireError, match="truncated"):
+        check_capture(golden, folder)
