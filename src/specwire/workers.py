@@ -6,12 +6,11 @@ draft worker that it holds. Nothing here knows releases, file positions or the w
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import libcst as cst
-
-from specwire.source import Function, Place, Source, calls, dotted
+from specwire.source import Place, Source
 
 _RUNS_A_MODEL = {"forward", "replay", "execute"}
 
@@ -21,11 +20,7 @@ class Stage:
     """One method that takes part in a cycle: `cycle`, `draft`, `verify`, `draft-extend` or `target`."""
 
     name: str
-    function: Function
-
-    @property
-    def place(self) -> Place:
-        return Place(self.function, self.function.node, (), ())
+    place: Place
 
 
 @dataclass(frozen=True)
@@ -36,80 +31,90 @@ class Missing:
     why: str
 
 
+@dataclass(frozen=True)
+class _Method:
+    name: str
+    owner: ast.ClassDef
+    line: int
+    calls: frozenset[str]
+    parameters: frozenset[str]
+
+    @property
+    def qualname(self) -> str:
+        return f"{self.owner.name}.{self.name}"
+
+
 def stages(source: Source) -> Iterator[Stage | Missing]:
-    """The stages of every speculative worker in the file, each worker's in file order."""
-    found: list[Stage | Missing] = []
-    for owner in _classes(source):
-        if cycle := _cycle(source, owner):
-            found += _worker_stages(source, cycle)
-        elif "EAGLEWorker" in owner.name.value:
-            found.append(Missing(owner.name.value, "no method of it drafts (.draft), verifies (.verify) and extends the draft"))
-    yield from _in_file_order(source, found)
+    """The stages of every speculative worker in the file, in file order."""
+    classes = _classes(source)
+    found: dict[_Method, str] = {}
+    missing: list[Missing] = []
+    for owner, methods in classes:
+        if cycle := _cycle(methods):
+            found[cycle] = "cycle"
+            for stage, names in _wanted(methods).items():
+                serving = [each for _, others in classes for each in others if _serves(each, owner, stage, names)]
+                found |= dict.fromkeys(serving, stage)
+                if not serving:
+                    missing.append(Missing(cycle.qualname, f"{' or '.join(sorted(names))} is called, and no class of the file defines it"))
+        elif "EAGLEWorker" in owner.name:
+            missing.append(Missing(owner.name, "no method of it drafts (.draft), verifies (.verify) and extends the draft"))
+    yield from _placed(source, found)
+    yield from missing
 
 
 def target_forwards(source: Source) -> Iterator[Stage | Missing]:
-    """The target worker's forward of one batch: the `forward_batch_…` that also knows how to verify."""
-    owners = [owner for owner in _classes(source) if owner.name.value == "TpModelWorker"]
-    for owner in owners:
-        methods = [each for each in _methods(source, owner) if _is_target_forward(each)]
-        if len(methods) == 1:
-            yield Stage("target", methods[0])
-        else:
-            wanted = "a generation forward that calls self.model_runner.forward and can leave out sampling"
-            yield Missing(owner.name.value, f"wanted one {wanted}, found {len(methods)}")
+    """The target worker's forward of one batch: the one that also serves a verify, which samples by itself."""
+    for owner, methods in _classes(source):
+        if owner.name == "TpModelWorker":
+            fit = [each for each in methods if "self.model_runner.forward" in each.calls and each.parameters & {"is_verify", "skip_sample"}]
+            if len(fit) == 1:
+                yield from _placed(source, {fit[0]: "target"})
+            else:
+                wanted = "a method that calls self.model_runner.forward and can leave out sampling"
+                yield Missing(owner.name, f"wanted one {wanted}, found {len(fit)}")
 
 
-def _worker_stages(source: Source, cycle: Function) -> Iterator[Stage | Missing]:
-    yield Stage("cycle", cycle)
-    wanted = {"draft": {"draft"}, "verify": {"verify"}, "draft-extend": set()}
-    for method in _methods(source, cycle.owner):
-        wanted["draft-extend"] |= {name for name in _called(method) if "draft_extend" in name}
-    for stage, names in wanted.items():
-        functions = [each for each in source.functions if _serves(each, cycle, stage, names)]
-        yield from (Stage(stage, each) for each in functions)
-        if not functions:
-            yield Missing(cycle.qualname, f"calls {' or '.join(sorted(names)) or 'no draft extend'}, which no class of the file defines")
+def _cycle(methods: list[_Method]) -> _Method | None:
+    """The method that drafts, verifies and extends; of several the one that no other of them calls."""
+    whole = [each for each in methods if {".draft", ".verify"} <= each.calls and _extends(each)]
+    inner = {name for method in whole for name in method.calls}
+    outer = [each for each in whole if f"self.{each.name}" not in inner]
+    return outer[0] if outer else None
 
 
-def _serves(function: Function, cycle: Function, stage: str, names: set[str]) -> bool:
-    """Whether the function is one of these methods, of the worker itself or of the file's draft worker."""
-    if function.owner is None or function.node.name.value not in names:
+def _wanted(methods: list[_Method]) -> dict[str, set[str]]:
+    return {"draft": {"draft"}, "verify": {"verify"}, "draft-extend": {name[1:] for each in methods for name in _extends(each)}}
+
+
+def _extends(method: _Method) -> set[str]:
+    return {name for name in method.calls if name.startswith(".") and "draft_extend" in name}
+
+
+def _serves(method: _Method, worker: ast.ClassDef, stage: str, names: set[str]) -> bool:
+    """Whether it is one of these methods, of the worker itself or of the file's draft worker."""
+    if method.name not in names:
         return False
-    if function.owner is not cycle.owner and (stage == "verify" or "Draft" not in function.owner.name.value):
+    if method.owner is not worker and (stage == "verify" or "Draft" not in method.owner.name):
         return False
-    return stage != "draft-extend" or bool(_called(function) & _RUNS_A_MODEL)
+    return stage != "draft-extend" or bool({name[1:] for name in method.calls} & _RUNS_A_MODEL)
 
 
-def _cycle(source: Source, owner: cst.ClassDef) -> Function | None:
-    """The outermost method that drafts, verifies and extends: the one that no other such method calls."""
-    methods = _methods(source, owner)
-    whole = [each for each in methods if {"draft", "verify"} <= _called(each) and any("draft_extend" in name for name in _called(each))]
-    inner = {name for method in whole for name in _called(method)}
-    outermost = [each for each in whole if each.node.name.value not in inner or "forward_batch" in each.node.name.value]
-    return outermost[0] if outermost else None
+def _classes(source: Source) -> list[tuple[ast.ClassDef, list[_Method]]]:
+    classes = [node for node in ast.parse(source.data).body if isinstance(node, ast.ClassDef)]
+    return [(owner, [_method(owner, node) for node in owner.body if isinstance(node, ast.FunctionDef)]) for owner in classes]
 
 
-def _is_target_forward(function: Function) -> bool:
-    runs = any(dotted(call.func) == "self.model_runner.forward" for call in calls(function.node))
-    return runs and bool(function.parameters & {"is_verify", "skip_sample"})
+def _method(owner: ast.ClassDef, node: ast.FunctionDef) -> _Method:
+    given = node.args
+    parameters = frozenset(each.arg for each in (*given.posonlyargs, *given.args, *given.kwonlyargs))
+    calls = [each.func for each in ast.walk(node) if isinstance(each, ast.Call) and isinstance(each.func, ast.Attribute)]
+    named = {f".{each.attr}" for each in calls} | {ast.unparse(each) for each in calls}
+    return _Method(node.name, owner, node.lineno, frozenset(named), parameters)
 
 
-def _classes(source: Source) -> list[cst.ClassDef]:
-    owners = {id(each.owner): each.owner for each in source.functions if each.owner is not None}
-    return list(owners.values())
-
-
-def _methods(source: Source, owner: cst.ClassDef | None) -> list[Function]:
-    return [each for each in source.functions if each.owner is owner]
-
-
-def _called(function: Function) -> set[str]:
-    """Names of the methods that the function calls, on whatever object."""
-    return {call.func.attr.value for call in calls(function.node) if isinstance(call.func, cst.Attribute)}
-
-
-def _in_file_order(source: Source, found: list[Stage | Missing]) -> Iterator[Stage | Missing]:
-    order = {id(each.node): number for number, each in enumerate(source.functions)}
-    stages = {id(each.function.node): each for each in found if isinstance(each, Stage)}
-    yield from sorted(stages.values(), key=lambda each: order[id(each.function.node)])
-    yield from (each for each in found if isinstance(each, Missing))
+def _placed(source: Source, found: dict[_Method, str]) -> Iterator[Stage]:
+    """Each as the function of the source that it is; of several with one name, the first."""
+    for method in sorted(found, key=lambda each: each.line):
+        function = next(each for each in source.functions if each.qualname == method.qualname)
+        yield Stage(found[method], Place(function, function.node, (), ()))

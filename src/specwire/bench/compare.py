@@ -1,0 +1,62 @@
+"""Points side by side: how many times as fast, with what certainty, and whether the answers are the same."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from specwire.bench.statistics import mean, ratio, rounded
+
+# What is compared, and whether more of it is better.
+FIGURES = (("tokens_per_second", True), ("per_user", True), ("ttft_ms", False), ("itl_ms", False))
+
+
+def comparisons(points: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Every point that worked against the first, load by load; [] when the first did not work."""
+    if not points or points[0]["state"] != "ok":
+        return []
+    return [
+        compare(point, points[0], number)
+        for point in points[1:]
+        if point["state"] == "ok"
+        for number in range(len(points[0]["loads"]))
+    ]
+
+
+def compare(point: Mapping[str, Any], base: Mapping[str, Any], number: int) -> dict[str, Any]:
+    """One load of two points: `speedup` is of tokens per second, and above 1 always means better."""
+    ours, theirs = point["loads"][number], base["loads"][number]
+    ratios = {name: _ratio(ours["runs"], theirs["runs"], name, more) for name, more in FIGURES}
+    return {
+        "point": point["name"],
+        "against": base["name"],
+        "load": {"kind": ours["kind"], "value": ours["value"]},
+        "speedup": ratios["tokens_per_second"],
+        "verdict": (ratios["tokens_per_second"] or {}).get("verdict", "unknown"),
+        "ratios": ratios,
+        "same_answers": same_answers(ours["runs"], theirs["runs"]),
+    }
+
+
+def rate(load: Mapping[str, Any], name: str = "tokens_per_second") -> float | None:
+    """The mean over a load's runs."""
+    return mean([value for run in load["runs"] if (value := figure(run, name)) is not None])
+
+
+def figure(run: Mapping[str, Any], name: str) -> float | None:
+    value = run[name]
+    return value["mean"] if isinstance(value, Mapping) else value
+
+
+def same_answers(ours: Sequence[Mapping[str, Any]], theirs: Sequence[Mapping[str, Any]]) -> float | None:
+    """The share of prompts whose greedy answers are equal, by the first run of each."""
+    pairs = list(zip(ours[0]["outputs"], theirs[0]["outputs"], strict=False)) if ours and theirs else []
+    return rounded(sum(one == other for one, other in pairs) / len(pairs)) if pairs else None
+
+
+def _ratio(ours, theirs, name: str, more_is_better: bool) -> dict[str, Any] | None:
+    values = [[value for run in runs if (value := figure(run, name)) is not None] for runs in (ours, theirs)]
+    found = ratio(*values) if more_is_better else ratio(*reversed(values))
+    if found is None:
+        return None
+    return {"value": rounded(found.value), "low": rounded(found.low), "high": rounded(found.high), "verdict": found.verdict}

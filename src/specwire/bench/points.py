@@ -1,0 +1,177 @@
+"""One setting, measured: its server booted, warmed up, loaded and stopped; or what went wrong on the way."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from specwire.bench.client import Answer, Load, Prompt, run_load
+from specwire.bench.measure import figures
+from specwire.bench.server import Patience, Plan, Server, ServerFailed, existing, flush_cache, launch_line, plan_server, running, server_info
+from specwire.errors import SpecwireError
+from specwire.profile import read_profile, summarise
+
+Say = Callable[[str], None]
+Enough = Callable[[list[dict[str, Any]]], bool]  # given a load's runs so far: need there be no more?
+
+# What specwire sets for its own ends, and nobody should copy.
+_OURS = ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED", "HF_HUB_OFFLINE", "EAGLE3_PROFILE")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What one point of a comparison runs: no `draft` means no speculation. `url` names a server that runs already."""
+
+    name: str
+    draft: Path | None = None
+    arguments: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    url: str | None = None
+
+
+@dataclass(frozen=True)
+class Workload:
+    """The same for all settings. `loads` pairs each load with how many of the prompts it sends per run."""
+
+    prompts: tuple[Prompt, ...]
+    warm_up: tuple[Prompt, ...]
+    loads: tuple[tuple[Load, int], ...]
+    repeats: int
+    seed: int
+
+    @property
+    def most_tokens(self) -> int:
+        """Tokens that the engine's cache must hold when the widest load is under way."""
+        longest = max(len(prompt.content) + prompt.new_tokens for prompt in (*self.prompts, *self.warm_up))
+        return longest * max(int(load.value) if load.kind == "closed" else count for load, count in self.loads)
+
+
+@dataclass(frozen=True)
+class Stand:
+    """What the settings are measured on: SGLang from `root`, this target, this machine."""
+
+    root: Path
+    target: Path
+    tp: int
+    device: str
+    python: str
+    profiled: bool
+    patience: Patience = Patience()
+
+
+def measure(stand: Stand | None, setting: Setting, workload: Workload, folder: Path, say: Say, enough: Enough = lambda runs: False) -> dict[str, Any]:
+    """The point's record: how it was started, its figures by load, and `state` with `error` when it failed.
+
+    Never raises for what a server does; `folder` keeps its log, job and profile.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    record: dict[str, Any] = {
+        "name": setting.name,
+        "draft": str(setting.draft) if setting.draft else None,
+        "state": "ok",
+        "error": None,
+        "env": dict(setting.env),
+        "loads": [],
+    }
+    try:
+        plan = _plan(stand, setting, workload, folder) if setting.url is None else None
+        record |= _how(plan, setting)
+        with running(plan, stand.patience, say) if plan else nullcontext(existing(setting.url)) as server:
+            record |= {"boot_seconds": server.boot_seconds, "engine": _engine(server)}
+            patience = stand.patience if stand else Patience()
+            _loaded(server, workload, patience, say, enough, record["loads"])
+    except ServerFailed as failed:
+        record |= {"state": "failed", "error": {"stage": failed.stage, "why": failed.why, "log": str(failed.log) if failed.log else None}}
+    if stand and stand.profiled and setting.url is None:
+        _add_profile(record, folder / "profile")
+    return record
+
+
+def _plan(stand: Stand, setting: Setting, workload: Workload, folder: Path) -> Plan:
+    env = dict(setting.env)
+    if stand.profiled:
+        env["EAGLE3_PROFILE"] = str((folder / "profile").absolute())
+    return plan_server(
+        stand.root,
+        stand.target,
+        setting.draft,
+        tp=stand.tp,
+        device=stand.device,
+        arguments=setting.arguments,
+        env=env,
+        out=folder.absolute(),
+        python=stand.python,
+        tokens=workload.most_tokens,
+    )
+
+
+def _how(plan: Plan | None, setting: Setting) -> dict[str, Any]:
+    if plan is None:
+        return {"url": setting.url, "log": None}
+    changed = {name: value for name, value in plan.env.items() if os.environ.get(name) != value}
+    return {
+        "argv": list(plan.argv),
+        "command": list(plan.command),
+        "changed_env": changed,
+        "launch": launch_line(plan.argv, {name: value for name, value in changed.items() if name not in _OURS}),
+        "log": str(plan.log),
+    }
+
+
+def _engine(server: Server) -> dict[str, Any]:
+    """Of what the server says of itself, what a result should keep."""
+    info = server_info(server.address)
+    kept = ("version", "speculative_algorithm", "speculative_num_steps", "speculative_eagle_topk", "speculative_num_draft_tokens", "attention_backend", "dtype", "disable_overlap_schedule", "disable_cuda_graph", "tp_size")
+    return {name: info[name] for name in kept if name in info}
+
+
+def _loaded(server: Server, workload: Workload, patience: Patience, say: Say, enough: Enough, loads: list[dict[str, Any]]) -> None:
+    """Fill `loads` run by run, so that what was measured before a failure is kept. Raises ServerFailed."""
+    widest = max((load for load, _ in workload.loads), key=lambda load: load.value if load.kind == "closed" else 0)
+    say("warming up")
+    _send(server, workload.warm_up, widest, 0, patience, "warm-up")
+    for load, count in workload.loads:
+        record: dict[str, Any] = {"kind": load.kind, "value": load.value, "runs": [], "stopped_early": False}
+        loads.append(record)
+        for repeat in range(workload.repeats):
+            say(f"{load}, run {repeat + 1} of {workload.repeats}")
+            flush_cache(server.address)
+            answers = _send(server, workload.prompts[:count], load, workload.seed + repeat, patience, "load")
+            record["runs"].append(figures(answers))
+            record["server_length"] = _server_length(server)
+            if enough(record["runs"]):
+                record["stopped_early"] = repeat + 1 < workload.repeats
+                break
+
+
+def _send(server: Server, prompts: Sequence[Prompt], load: Load, seed: int, patience: Patience, stage: str) -> list[Answer]:
+    answers = asyncio.run(run_load(server.address, prompts, load, seed=seed, silence=patience.silent_request, alive=server.failure))
+    errors = [answer.error for answer in answers if answer.error]
+    if errors:
+        died = server.failure(wait=2.0)
+        raise ServerFailed(stage, died or f"{len(errors)} of {len(answers)} requests failed, the first with: {errors[0]}", server.log)
+    return answers
+
+
+def _server_length(server: Server) -> float | None:
+    """The engine's own running average of accepted length, of all that it has served."""
+    states = server_info(server.address).get("internal_states")
+    state = states[0] if isinstance(states, list) and states and isinstance(states[0], dict) else {}
+    return state.get("avg_spec_accept_length")
+
+
+def _add_profile(record: dict[str, Any], folder: Path) -> None:
+    """Each load's profile, of the cycles between its first request and its last answer."""
+    try:
+        profiles = read_profile(folder)
+    except SpecwireError as error:
+        record["profile_missing"] = str(error)
+        return
+    for load in record["loads"]:
+        if load["runs"]:
+            load["profile"] = summarise(profiles, load["runs"][0]["begin"], load["runs"][-1]["end"])

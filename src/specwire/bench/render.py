@@ -1,0 +1,115 @@
+"""Bench results, profiles and sweeps as text for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from specwire.bench.compare import rate
+from specwire.profile import WORDS
+
+
+def bench_text(document: Mapping[str, Any]) -> str:
+    lines = []
+    for number in range(max((len(point["loads"]) for point in document["points"]), default=0)):
+        lines += [*_load_table(document["points"], number), ""]
+    for point in document["points"]:
+        if point["state"] != "ok":
+            lines.append(f"{point['name']}: FAILED at {point['error']['stage']}: {point['error']['why']}")
+            lines += [f"  log: {point['error']['log']}"] if point["error"]["log"] else []
+    lines += [*_verdicts(document["comparisons"])]
+    for point in document["points"]:
+        for load in point["loads"]:
+            if profile := load.get("profile"):
+                lines += ["", f"{point['name']}, {load_words(load)}: where the time of a cycle goes", *profile_lines(profile)]
+    return "\n".join(lines).strip()
+
+
+def load_words(load: Mapping[str, Any]) -> str:
+    return f"{load['value']:g} at a time" if load["kind"] == "closed" else f"{load['value']:g} a second"
+
+
+def sentence(comparison: Mapping[str, Any]) -> str:
+    """A comparison's verdict in words that leave no doubt which way it went."""
+    found, who = comparison["speedup"], f"{comparison['point']}, {load_words(comparison['load'])}"
+    if found is None:
+        return f"{who}: cannot be compared with {comparison['against']}"
+    times = f"{found['value']:.3f} x {comparison['against']}"
+    if found["low"] is None:
+        return f"{who}: {times}, from one run each: repeat it to tell a difference from noise"
+    interval = f"95 % interval {found['low']:.3f} to {found['high']:.3f}"
+    words = {"faster": "FASTER", "slower": "SLOWER", "within noise": "no difference beyond noise"}[found["verdict"]]
+    return f"{who}: {words}: {times} ({interval})"
+
+
+def profile_lines(profile: Mapping[str, Any]) -> list[str]:
+    lines = []
+    for name in ("decode", "prefill"):
+        if phase := profile[name]:
+            cycle, between = phase["cycle_ms"], phase["between_ms"]
+            lines.append(
+                f"  {name}: {phase['cycles']} cycles of {number(cycle['mean'])} ms"
+                f" (p50 {number(cycle['p50'])}, p99 {number(cycle['p99'])}), {number(phase['batch'])} requests in each,"
+                f" {number(between['p50'])} ms between"
+            )
+            rows = [
+                [WORDS.get(each["stage"], each["stage"]), f"{each['share']:.1%}", *(number(each[f"{key}_ms"]) for key in ("mean", "p50", "p90", "p99"))]
+                for each in phase["stages"]
+            ]
+            lines += ["    " + line for line in table(["stage", "share", "mean ms", "p50", "p90", "p99"], rows)]
+            if found := phase["acceptance"]:
+                lines.append(f"    accepted: {acceptance_words(found)}")
+    notes = [f"{profile['lost']} cycles were not recorded"] if profile["lost"] else []
+    notes += ["recording stopped at its limit"] if profile["stopped_early"] else []
+    return lines + [f"  note: {note}" for note in notes] or ["  no cycle in this window"]
+
+
+def acceptance_words(found: Mapping[str, Any]) -> str:
+    positions = found.get("by_position")
+    by_position = "; by position " + " ".join(f"{share:.0%}" for share in positions) if positions else ""
+    return f"{found['length']:.2f} tokens per verify{by_position}"
+
+
+def number(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """Columns of equal width: the first to the left, figures to the right."""
+    everything = [list(head), *map(list, rows)]
+    widths = [max(len(row[column]) for row in everything) for column in range(len(head))]
+    return ["  ".join([row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]) for row in everything]
+
+
+def _load_table(points: Sequence[Mapping[str, Any]], number_of_load: int) -> list[str]:
+    having = [point for point in points if len(point["loads"]) > number_of_load and point["loads"][number_of_load]["runs"]]
+    rows = [_row(point, point["loads"][number_of_load]) for point in having]
+    if not rows:
+        return []
+    head = ["", "tok/s", "tok/s/user", "TTFT ms", "p99", "ITL ms", "p99", "accepted", "runs"]
+    return [load_words(having[0]["loads"][number_of_load]), *("  " + line for line in table(head, rows))]
+
+
+def _row(point: Mapping[str, Any], load: Mapping[str, Any]) -> list[str]:
+    last = load["runs"][-1]
+    found = last["acceptance"]
+    return [
+        point["name"],
+        number(rate(load)),
+        number(rate(load, "per_user")),
+        number(rate(load, "ttft_ms")),
+        number(last["ttft_ms"]["p99"]),
+        number(rate(load, "itl_ms")),
+        number(last["itl_ms"]["p99"]),
+        f"{found['length']:.2f}" if found else "-",
+        str(len(load["runs"])),
+    ]
+
+
+def _verdicts(comparisons: Sequence[Mapping[str, Any]]) -> Iterable[str]:
+    for each in comparisons:
+        yield sentence(each)
+        if each["same_answers"] is not None and each["same_answers"] < 1:
+            yield f"  note: {each['same_answers']:.0%} of the answers are the same as {each['against']}'s"

@@ -1,0 +1,150 @@
+"""What `bench` and `sweep` share: the stand, the workload, settings from options, and how they are checked."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from specwire.cli import _options as options
+from specwire.errors import SpecwireError
+
+
+class Numbers(click.ParamType):
+    """Positive numbers, separated by commas."""
+
+    name = "N,N,..."
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[float, ...]:
+        if isinstance(value, tuple):
+            return value
+        try:
+            found = tuple(float(part) for part in value.split(","))
+        except ValueError:
+            found = ()
+        if not found or min(found) <= 0:
+            self.fail(f"{value!r}: wanted positive numbers, separated by commas", param, ctx)
+        return found
+
+
+def stand_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Which SGLang, target, device, and how long to wait for a server."""
+    return _all(
+        function,
+        options.python_exe,
+        click.argument("tree", metavar="[TREE]", required=False),
+        click.argument("engine_arguments", nargs=-1, type=click.UNPROCESSED, metavar="[-- ENGINE ARGS]"),
+        click.option("--target", type=click.Path(path_type=Path), metavar="DIR", help="The target model's directory."),
+        click.option("--tp", "ranks", default=1, show_default=True, type=click.IntRange(1), help="Ranks: GPUs, or CPU processes."),
+        click.option("--device", default="auto", show_default=True, type=click.Choice(["auto", "cuda", "cpu"])),
+        click.option("--no-profile", is_flag=True, help="Run TREE as it is, without the profiling taps."),
+        click.option("--boot-timeout", default=1800.0, show_default=True, metavar="SECONDS", help="Give up on a server that is not ready."),
+        click.option("--silent-log", default=600.0, show_default=True, metavar="SECONDS", help="Give up on a booting server whose log stands still."),
+        click.option("--silence", default=120.0, show_default=True, metavar="SECONDS", help="Give up on a request that hears nothing."),
+    )
+
+
+def workload_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """What is sent, how, and how often."""
+    return _all(
+        function,
+        click.option("--prompts", type=click.Path(path_type=Path), metavar="FILE", help="JSON lines with text or token_ids [default: random ids]."),
+        click.option("--prompt-length", default=128, show_default=True, type=click.IntRange(1), help="Tokens of a random prompt."),
+        click.option("--new-tokens", default=128, show_default=True, type=click.IntRange(2), help="Tokens to generate per request."),
+        click.option("--concurrency", type=Numbers(), default="1", show_default=True, help="Closed loop: requests always under way."),
+        click.option("--rate", type=Numbers(), help="Open loop instead: requests a second, at random moments."),
+        click.option("--requests", type=click.IntRange(1), help="Requests per run [default: 4 per concurrent one, at least 8]."),
+        click.option("--repeats", default=3, show_default=True, type=click.IntRange(1), help="Runs per load: they give the interval."),
+        click.option("--seed", default=0, show_default=True, help="Of random prompts and arrival times."),
+    )
+
+
+def stand_of(tree, python, target, ranks, device, no_profile, boot_timeout, silent_log, silence, out: Path, say, **_):
+    """The stand, and the tree it runs. Makes the profiled view in OUT/tree.
+
+    Raises SpecwireError when there is no such tree or target, or a worker is not recognised.
+    """
+    from specwire.bench.points import Patience, Stand
+    from specwire.bench.run import profiled_view
+    from specwire.engine.run import resolve_device
+    from specwire.model_files import read_config
+    from specwire.tree import Tree
+
+    if not tree or not target:
+        raise SpecwireError("a tree and a target are needed to boot a server: specwire bench TREE --target DIR ..., or --url for one that runs.")
+    found = Tree.find(tree, python)
+    read_config(target)
+    python = python or sys.executable
+    root = found.root if no_profile else profiled_view(found, out / "tree", say)
+    patience = Patience(boot_timeout, silent_log, silence)
+    return Stand(root, target, ranks, resolve_device(device, python), python, not no_profile, patience), found
+
+
+def workload_of(target: Path | None, prompts, prompt_length, new_tokens, concurrency, rate, requests, repeats, seed, **_):
+    """The workload that the options describe. Raises SpecwireError for prompts that cannot be sent."""
+    from specwire.bench.client import Load
+    from specwire.bench.points import Workload
+    from specwire.bench.prompts import prompts_from, random_prompts, repeated
+
+    loads = [Load("open", each) for each in rate] if rate else [Load("closed", int(each)) for each in concurrency]
+    counts = [requests or max(8, 4 * int(load.value) if load.kind == "closed" else 8) for load in loads]
+    most = max(counts)
+    if prompts:
+        sent = repeated(prompts_from(prompts, new_tokens), most)
+        warm_up = sent[: max(2, min(most, 4))]
+    else:
+        vocabulary = _vocabulary(target)
+        sent = random_prompts(most, prompt_length, new_tokens, vocabulary, seed)
+        warm_up = random_prompts(max(2, min(8, most)), prompt_length, min(new_tokens, 32), vocabulary, seed + 1_000_003)
+    return Workload(tuple(sent), tuple(warm_up), tuple(zip(loads, counts, strict=True)), repeats, seed)
+
+
+def check_draft(draft: Path) -> None:
+    """Raises SpecwireError for a directory that holds no draft model."""
+    from specwire.model_files import read_config
+
+    if not read_config(draft).get("architectures"):
+        raise SpecwireError(f"{draft}/config.json names no architecture: is this a draft model's directory?")
+
+
+def names_of(drafts: tuple[Path, ...]) -> list[str]:
+    """A short name for each draft: its directory's, with what is above it where that alone is not unique."""
+    for depth in range(1, 8):
+        names = ["/".join(draft.resolve().parts[-depth:]) for draft in drafts]
+        if len(set(names)) == len(drafts):
+            return names
+    raise SpecwireError("the same draft is named twice.")
+
+
+def speculation(steps: int | None, topk: int | None, draft_tokens: int | None) -> tuple[str, ...]:
+    """The engine's arguments for these; all three are set as soon as one is, for the engine wants all or none."""
+    if steps is None and topk is None and draft_tokens is None:
+        return ()
+    steps, topk = steps or 3, topk or 1
+    tokens = draft_tokens or (steps + 1 if topk == 1 else min(1 + topk + (steps - 1) * topk**2, 64))
+    return (f"--speculative-num-steps={steps}", f"--speculative-eagle-topk={topk}", f"--speculative-num-draft-tokens={tokens}")
+
+
+def environment_of(given: tuple[str, ...]) -> dict[str, str]:
+    """`NAME=VALUE` settings. Raises SpecwireError for anything else."""
+    pairs = [each.partition("=") for each in given]
+    if wrong := [each for each, (name, sign, _) in zip(given, pairs, strict=True) if not (name and sign)]:
+        raise SpecwireError(f"--env {wrong[0]}: wanted NAME=VALUE")
+    return {name: value for name, _, value in pairs}
+
+
+def _vocabulary(target: Path | None) -> int:
+    from specwire.model_files import read_config, text_config
+
+    if target is None:
+        raise SpecwireError("random prompts need the vocabulary's size: name the model with --target, or prompts with --prompts.")
+    return text_config(read_config(target))["vocab_size"]
+
+
+def _all(function, *decorators):
+    for decorate in reversed(decorators):
+        function = decorate(function)
+    return function
