@@ -22,7 +22,7 @@ from specwire.preflight.interpreter.values import (
     Raised,
     Thing,
 )
-from specwire.preflight.plumbing import SETTER, Plumbing, read_plumbing
+from specwire.preflight.plumbing import KEY, SETTER, Plumbing, read_plumbing
 from specwire.preflight.residual import bare_capture
 from specwire.tree import Tree
 
@@ -125,26 +125,28 @@ def draft_rule(
 
 
 def explain(
-    tree: Tree | Source,
-    target: dict[str, Any],
-    layer_ids: list[int] | None,
-    wanted: list[int] | tuple[int, ...],
+    tree: Tree | Source, target: dict[str, Any], layer_ids: list[int] | None, wanted: list[int] | tuple[int, ...]
 ) -> str:
-    """Sentences for a fix: what this tree makes of the ids, and which ids would capture `wanted`."""
+    """Sentences for a report: what this tree makes of the ids, and which ids would capture `wanted`.
+
+    `target` is the target's config.json, `wanted` the trained boundaries in slot order.
+    """
     rule = captured_boundaries(tree, target.get("architectures") or [], target, layer_ids)
-    if rule.captured is None:
-        return (
-            f"{rule.text}: {rule.problem}." if rule.problem and rule.problem != rule.text else f"{rule.text}."
-        )
+    if rule.captured is None and rule.problem:
+        return f"{rule.problem}."
+    return f"{rule.text}. {advice(rule, wanted)}"
+
+
+def advice(rule: Rule, wanted: list[int] | tuple[int, ...]) -> str:
+    """What to write into the draft's config so that this tree captures `wanted`."""
     ids = rule.ids_for(wanted)
-    said = f"{rule.text}. "
     if ids is None:
-        return said + f"No ids make it capture {list(wanted)}."
-    said += f"Write eagle_config.eagle_aux_hidden_state_layer_ids = {ids} for this release."
-    if layer_ids and tuple(value + 1 for value in layer_ids) == tuple(wanted):
+        return f"No layer ids make {_release(rule)} capture {list(wanted)} for {rule.architecture}."
+    said = f"Write eagle_config.{KEY} = {ids} for {_release(rule)}."
+    if rule.layer_ids and [value + 1 for value in rule.layer_ids] == list(wanted) != list(rule.captured or []):
         said += (
-            f" {list(layer_ids)} means outputs of layers, and would be right where the engine adds 1 to every id"
-            " (as SGLang 0.5.5 to 0.5.10 do for DeepSeek)."
+            f" {rule.layer_ids} names outputs of layers: right where the engine adds 1 to every id, as SGLang"
+            " 0.5.5 to 0.5.10 (0.5.9 among them) do for DeepSeek, and not here."
         )
     return said
 

@@ -51,6 +51,8 @@ def get_attribute(machine: Machine, of: Any, name: str, where: str = "") -> Any:
         return _of_thing(machine, of, name)
     if isinstance(of, Config):
         found = of.lookup(name, UNKNOWN)
+        if found is UNKNOWN and name in of.never:
+            raise Raised("AttributeError", f"the config has no {name!r}", where)
         return Method(of, name) if found is UNKNOWN and name in ("get", "to_dict", "update") else found
     if isinstance(of, Module):
         return evaluate.module_name(machine, of, name)

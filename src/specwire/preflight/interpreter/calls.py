@@ -7,6 +7,7 @@ the model collects in, or that container handed to a layer, which then captures 
 from __future__ import annotations
 
 import ast
+import re
 from typing import Any
 
 from specwire.preflight.interpreter import attributes, evaluate, execute
@@ -209,10 +210,12 @@ def _external(machine: Machine, function: External, args: list[Any], kwargs: dic
         return _make_layers(machine, args, kwargs)
     if name in ("ModuleList", "Sequential") and args and isinstance(args[0], list):
         return args[0]
+    if function.name == "re.sub" and len(args) == 3 and all(isinstance(given, str) for given in args):
+        return re.sub(*args)
     if name == "cast" and len(args) == 2:
         return args[1]
     if name == "deepcopy" and args:
-        return Config(dict(args[0].data), args[0].defaults) if isinstance(args[0], Config) else args[0]
+        return Config(dict(args[0].data), args[0].defaults, args[0].never) if isinstance(args[0], Config) else args[0]
     if name[:1].isupper():
         return Thing(function, args, kwargs)
     return UNKNOWN
@@ -237,7 +240,8 @@ def _method(machine: Machine, function: Method, args: list[Any], kwargs: dict[st
         return UNKNOWN
     if kind is str and not all(isinstance(given, (str, int, list, tuple)) for given in args):
         return UNKNOWN
-    return _guarded(lambda: getattr(of, name)(*args, **kwargs), where)
+    made = _guarded(lambda: getattr(of, name)(*args, **kwargs), where)
+    return list(made) if name in ("items", "keys", "values") else made
 
 
 def _builtin(machine: Machine, name: str, args: list[Any], kwargs: dict[str, Any], where: str) -> Any:

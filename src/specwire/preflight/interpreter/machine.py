@@ -156,6 +156,9 @@ def _agreed(one: Any, two: Any) -> Any:
         return one
     for value, other in ((one, two), (two, one)):
         if isinstance(value, (Thing, list)) and (other is None or other is _ABSENT or not known(other)):
+            for thing in value if isinstance(value, list) else [value]:
+                if isinstance(thing, Thing):
+                    thing.maybe = True
             return value
         if other is _ABSENT:
             return value

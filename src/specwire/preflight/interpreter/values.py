@@ -56,7 +56,10 @@ class External:
 
 @dataclass(eq=False)
 class Thing:
-    """An instance. Of a class of the tree (built when first looked into), or of an external one."""
+    """An instance. Of a class of the tree (built when first looked into), or of an external one.
+
+    `layer` is its index when it is one of a model's layers; `maybe` that it may not be there at all.
+    """
 
     cls: ClassRef | External
     args: list[Any] = field(default_factory=list)
@@ -64,6 +67,7 @@ class Thing:
     attrs: dict[str, Any] = field(default_factory=dict)
     built: bool = False
     layer: int | None = None
+    maybe: bool = False
 
     @property
     def class_name(self) -> str:
@@ -108,14 +112,20 @@ class LayerList(list):
 
 
 class Config:
-    """A `config.json` as the engine sees it: attributes, keys and `.get`, one object."""
+    """A `config.json` as the engine sees it: attributes, keys and `.get`, one object.
+
+    `defaults` are what the config's class sets; `never` are names that no class sets.
+    """
 
     # Where multimodal configs keep the language model's own settings.
     TEXT = ("text_config", "llm_config", "language_config", "thinker_config")
 
-    def __init__(self, data: dict[str, Any], defaults: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self, data: dict[str, Any], defaults: dict[str, Any] | None = None, never: tuple[str, ...] = ()
+    ) -> None:
         self.data = data
         self.defaults = defaults or {}
+        self.never = never
 
     def has(self, name: str) -> bool:
         return self.lookup(name, _MISSING) is not _MISSING

@@ -1,0 +1,122 @@
+"""Will the boundaries that this tree captures be the ones that the draft was trained on, slot by slot?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from specwire.preflight.facts import Facts
+from specwire.preflight.plumbing import KEY
+from specwire.preflight.rule import EAGLE3, advice
+from specwire.preflight.verdicts import Check, fault, ok, skipped
+
+IDS = (
+    "slot-count", "final-boundary", "slot-order", "default-boundaries", "boundary-offset", "embedding-slot",
+    "wrong-boundary",
+)  # fmt: skip
+
+
+def check(facts: Facts) -> list[Check]:
+    rule = facts.rule
+    if rule.absent or (rule.captured == () and rule.problem):
+        return [fault("hook-dead", str(rule.problem), _other_release(facts)), *_not_judged("nothing is captured")]
+    captured = _residual(facts)
+    if rule.captured is None and rule.problem and not rule.problem.startswith("the engine would stop"):
+        return [
+            skipped("hook-dead", rule.problem, needed=True),
+            *_not_judged(f"the rule was not read: {rule.problem}", needed=True),
+        ]
+    captured.insert(0, ok("hook-dead", f"the layer loop reads what {rule.where} sets"))
+    if facts.trained is None:
+        why = "neither a golden nor --trained says which boundaries the draft was trained on"
+        return captured + _not_judged(why, needed=True)
+    return captured + _compared(facts, facts.trained)
+
+
+def _residual(facts: Facts) -> list[Check]:
+    if facts.rule.captured is None:
+        return []
+    if facts.rule.bare:
+        said = f"{facts.rule.bare} captures the branch alone, though the layers hand on a residual beside it"
+        return [fault("missing-residual", said, "capture the sum of both there, or use a release that does", "likely")]
+    return [ok("missing-residual", "the capture takes in the residual, as far as the loop shows")]
+
+
+def _compared(facts: Facts, trained: tuple[int, ...]) -> list[Check]:
+    captured = facts.rule.captured
+    if captured == trained and facts.rule.problem is None:
+        lead = "" if facts.algorithm in (EAGLE3, None) else "with EAGLE3, "
+        return [ok(name, f"{lead}captured {list(captured)} as trained") for name in IDS]
+    found = _explanation(facts, trained)
+    others = [
+        skipped(name, f"what differs is explained by {found.id}") for name in IDS if name != found.id
+    ]
+    return [found, *others]
+
+
+def _explanation(facts: Facts, trained: tuple[int, ...]) -> Check:
+    """The simplest explanation of the difference, simplest first."""
+    captured = facts.rule.captured
+    said = f"{facts.rule.text}; the draft was trained on {list(trained)}"
+    if facts.rule.problem:
+        said += f"; {facts.rule.problem}"
+    fix = _fix(facts, trained)
+    if captured is None:
+        return fault("final-boundary" if facts.rule.num_layers in trained else "slot-count", said, fix)
+    tests: list[tuple[str, Callable[[], bool]]] = [
+        ("final-boundary", lambda: facts.rule.num_layers in set(trained) - set(captured)),
+        ("slot-count", lambda: len(captured) != len(trained)),
+        ("slot-order", lambda: sorted(captured) == sorted(trained)),
+        ("default-boundaries", lambda: facts.plumbing.layer_ids is None),
+        ("boundary-offset", lambda: len({have - want for have, want in zip(captured, trained)}) == 1),
+        ("embedding-slot", lambda: 0 in set(captured) - set(trained)),
+        ("wrong-boundary", lambda: True),
+    ]
+    name = next(name for name, holds in tests if holds())
+    if 0 in set(captured) - set(trained) and name == "slot-count":
+        name = "embedding-slot"
+    return fault(name, said + _detail(facts, name, captured, trained), fix)
+
+
+def _detail(facts: Facts, name: str, captured: tuple[int, ...], trained: tuple[int, ...]) -> str:
+    if name == "boundary-offset":
+        shift = captured[0] - trained[0]
+        return f"; every slot is {abs(shift)} {'above' if shift > 0 else 'below'} the trained one"
+    if name == "slot-order":
+        return "; the layer loop appends in ascending order, whatever the order of the ids"
+    if name == "embedding-slot":
+        return "; boundary 0 is the embedding"
+    if name == "default-boundaries":
+        top = facts.draft.get(KEY)
+        if not facts.plumbing.reads_config:
+            return f"; {facts.version} never reads layer ids from the draft's config"
+        if top is not None:
+            return f"; the config has {KEY} at its top level, where this release does not look"
+        return f"; the draft's config gives no eagle_config.{KEY}"
+    if name == "slot-count":
+        ids = facts.plumbing.layer_ids or []
+        twice = sorted({value for value in ids if ids.count(value) > 1})
+        return f"; {len(captured)} slots instead of {len(trained)}" + (f", ids {twice} stand twice" if twice else "")
+    return ""
+
+
+def _fix(facts: Facts, trained: tuple[int, ...]) -> str:
+    if not facts.plumbing.reads_config:
+        return f"use a release that reads eagle_config.{KEY}; this one captures {list(facts.rule.captured or [])} only"
+    if facts.rule.captured is not None and sorted(facts.rule.captured) == sorted(trained):
+        order = [trained.index(boundary) for boundary in facts.rule.captured]
+        return (
+            f"no order of the ids gives {list(trained)}: put the column blocks of fc.weight in the order {order} "
+            "(and per-slot norms with them), so that the draft expects ascending boundaries"
+        )
+    return advice(facts.rule, trained)
+
+
+def _other_release(facts: Facts) -> str:
+    return (
+        f"serve {facts.rule.architecture or 'this target'} with a release that captures for it: "
+        "compare with preflight --tree A --tree B"
+    )
+
+
+def _not_judged(why: str, needed: bool = False) -> list[Check]:
+    return [skipped(name, why, needed) for name in IDS]

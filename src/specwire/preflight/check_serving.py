@@ -1,0 +1,184 @@
+"""Launch numbers, positions, element types, quantization: what the draft will meet when it is served."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from specwire.preflight.facts import Facts
+from specwire.preflight.verdicts import Check, Note, fault, ok, skipped
+
+LONGER = "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"
+_LENGTHS = ("max_sequence_length", "seq_length", "max_seq_len", "model_max_length", "max_position_embeddings")
+_ROTATIONS = ("quarot", "spinquant", "hadamard", "rotation", "rotate_", "rotated")
+
+
+def check(facts: Facts) -> list[Check]:
+    return [_steps(facts), *_rope(facts), _dtype(facts), _basis(facts)]
+
+
+def _steps(facts: Facts) -> Check:
+    """Steps, top-k and draft tokens: given together, and enough of the tree to pick the tokens from."""
+    if facts.launch is None:
+        return skipped("spec-params", "no launch was given")
+    names = ("speculative-num-steps", "speculative-eagle-topk", "speculative-num-draft-tokens")
+    steps, topk, tokens = (facts.launch.number(name) for name in names)
+    given = [name for name, value in zip(names, (steps, topk, tokens)) if value is not None]
+    if not given:
+        return ok("spec-params", "steps, top-k and draft tokens are left to the engine")
+    if len(given) < 3:
+        lacking = ", ".join(f"--{name}" for name in names if name not in given)
+        return fault("spec-params", f"{facts.launch.source} gives {', '.join(f'--{name}' for name in given)} without "
+                     f"{lacking}: the engine wants all three or none", f"add {lacking}")  # fmt: skip
+    if min(steps, topk) < 1 or tokens < 2:
+        return fault("spec-params", f"{steps} steps, top-k {topk}, {tokens} draft tokens: nothing could be drafted",
+                     "at least 1 step, top-k 1 and 2 draft tokens")  # fmt: skip
+    if topk == 1 and tokens != steps + 1:
+        return fault("spec-params", f"with top-k 1 the {steps} steps make {steps + 1} draft tokens, the launch asks for "
+                     f"{tokens}", f"--speculative-num-draft-tokens {steps + 1}", "likely")  # fmt: skip
+    most = topk + (steps - 1) * topk * topk + 1
+    if tokens > most:
+        return fault("spec-params", f"{steps} steps of top-k {topk} give {most} tokens at most, the launch asks for {tokens}",
+                     f"--speculative-num-draft-tokens {most} or fewer")  # fmt: skip
+    return ok("spec-params", f"{steps} steps, top-k {topk}, {tokens} draft tokens agree")
+
+
+def _rope(facts: Facts) -> list[Check]:
+    twice = _two_thetas(facts.draft)
+    if twice:
+        return [fault("rope", f"the draft's config has rope_theta {twice[0]} and, nested, {twice[1]}",
+                      "leave the one that the draft was trained with", "likely")]  # fmt: skip
+    limit, target = _context(facts.draft), _context(facts.target)
+    served = (facts.launch.number("context-length") if facts.launch else None) or target
+    if limit is None or served is None:
+        return [skipped("rope", "no max_position_embeddings in one of the configs")]
+    if limit >= served:
+        return [ok("rope", f"the draft takes {limit} positions, served are {served}")]
+    said = f"the draft's config ends at {limit} positions, served are {served}"
+    fix = f'--context-length {limit}, or "max_position_embeddings" in the draft\'s config.json if it was trained for more'
+    if facts.launch is None:
+        return [skipped("rope", f"{said}, unless the launch sets a shorter --context-length")]
+    if facts.launch.environment.get(LONGER, "").lower() in ("1", "true"):
+        return [fault("rope", f"{said}; {LONGER} lets it start, rows beyond {limit} are untrained", fix, "possible")]
+    return [fault("rope", f"{said}: the engine refuses to load the draft without {LONGER}=1", fix)]
+
+
+def _context(config: Mapping[str, Any]) -> int | None:
+    """The context length that the engine derives from a config."""
+    scaling = config.get("rope_scaling")
+    factor = 1.0
+    if isinstance(scaling, dict) and "original_max_position_embeddings" not in scaling:
+        if scaling.get("rope_type") != "llama3" and isinstance(scaling.get("factor"), (int, float)):
+            factor = scaling["factor"]
+    for key in _LENGTHS:
+        if type(config.get(key)) is int:
+            return int(factor * config[key])
+    return None
+
+
+def _two_thetas(config: Mapping[str, Any]) -> tuple[Any, Any] | None:
+    outer = config.get("rope_theta")
+    for key in ("rope_parameters", "rope_scaling"):
+        inner = config[key].get("rope_theta") if isinstance(config.get(key), dict) else None
+        if inner is not None and outer is not None and inner != outer:
+            return outer, inner
+    return None
+
+
+def served_dtype(config: Mapping[str, Any], flag: Any) -> str:
+    """The element type that a model is served in: the flag's, else the config's, float32 narrowed to float16."""
+    if flag not in (None, "auto"):
+        return {"half": "float16", "float": "float32"}.get(flag, str(flag))
+    said = config.get("dtype") or config.get("torch_dtype") or "float32"
+    if said == "float32":
+        return "bfloat16" if str(config.get("model_type", "")).startswith("gemma") else "float16"
+    return str(said)
+
+
+def _dtype(facts: Facts) -> Check:
+    if facts.launch is None:
+        return skipped("dtype", "no launch was given")
+    flag = facts.launch.get("dtype")
+    target, draft = served_dtype(facts.target, flag), served_dtype(facts.draft, flag)
+    stored = facts.weights.dtypes()
+    if target != draft:
+        return fault("dtype", f"the target would be served in {target}, the draft in {draft} "
+                     f"(its config says {facts.draft.get('dtype') or facts.draft.get('torch_dtype')})",
+                     f"--dtype {target}, or \"torch_dtype\": \"{target}\" in the draft's config.json", "likely")  # fmt: skip
+    if draft == "float16" and "bfloat16" in stored:
+        return fault("dtype", "the draft is stored in bfloat16 and would be served in float16, which overflows where "
+                     "bfloat16 does not", "--dtype bfloat16", "likely")  # fmt: skip
+    return ok("dtype", f"target and draft are served in {draft}, the draft is stored in {', '.join(sorted(stored))}")
+
+
+def _basis(facts: Facts) -> Check:
+    """A rotated target hands on rotated states, which a draft trained on plain ones does not understand."""
+    said = json.dumps(facts.target_config.get("quantization_config") or facts.target_config.get("compression_config"))
+    words = [word for word in _ROTATIONS if word in said.lower()]
+    own = json.dumps(facts.draft).lower()
+    if words and not any(word in own for word in words):
+        return fault("quant-basis", f"the target's quantization config speaks of {words[0]!r}: its hidden states may be "
+                     "rotated, and nothing says that the draft was trained on rotated ones",
+                     "use a draft that was trained on this quantized target, or rotate fc.weight back", "possible")  # fmt: skip
+    return ok("quant-basis", "no rotation in the target's quantization config")
+
+
+def notes(facts: Facts) -> list[Note]:
+    """What is risky without being a fault."""
+    found = []
+    theirs, mine = _theta(facts.target), _theta(facts.draft)
+    if theirs is not None and theirs != mine:
+        found.append(Note("rope", f"rope_theta is {theirs:g} for the target and {mine or 10000:g} for the draft"))
+    found += _graph_order(facts)
+    if facts.launch is not None:
+        found += _risky_flags(facts)
+    found += [Note("assumed", f"the rule was read assuming {text}") for text in facts.rule.assumptions]
+    return found
+
+
+def _theta(config: Mapping[str, Any]) -> float | None:
+    nested = config.get("rope_parameters")
+    inner = nested.get("rope_theta") if isinstance(nested, dict) else None
+    value = inner if inner is not None else config.get("rope_theta")
+    return float(value) if isinstance(value, (int, float)) else None
+
+
+def _graph_order(facts: Facts) -> list[Note]:
+    early = facts.plumbing.early
+    off = facts.launch is not None and (
+        facts.launch.get("disable-cuda-graph") or facts.launch.get("device") == "cpu"
+    )
+    default = facts.rule.for_ids(None) if early and not off else None
+    if default is None or default.captured is None or default.captured == facts.rule.captured:
+        return []
+    return [
+        Note(
+            "graph-order",
+            f"{early} sets the default boundaries {list(default.captured)} before CUDA graphs are captured, and the "
+            f"configured ones come after: with graphs on, verification hands on the defaults "
+            f"({facts.plumbing.where} reads the ids)",
+        )
+    ]
+
+
+def _risky_flags(facts: Facts) -> list[Note]:
+    launch = facts.launch
+    found = []
+    if launch.get("disaggregation-mode") not in (None, "null"):
+        found.append(Note("pd-buffer", "prefill and decode run apart: the transferred states must be as wide as the "
+                          "concatenation, and be the draft's, not the target's"))  # fmt: skip
+    if (launch.number("pp-size") or 1) > 1:
+        found.append(Note("pp-drop", "with several pipeline stages a setter that only acts on the last one captures "
+                          "nothing of the stages before"))  # fmt: skip
+    if str(launch.get("kv-cache-dtype") or "auto").startswith("fp8"):
+        found.append(Note("kv-attn", "the draft's KV cache may take over the fp8 that --kv-cache-dtype asks for"))
+    if launch.get("quantization") and not launch.get("speculative-draft-model-quantization"):
+        found.append(Note("quant-basis", "the draft takes over --quantization unless "
+                          "--speculative-draft-model-quantization says otherwise"))  # fmt: skip
+    if launch.unknown:
+        found.append(Note("launch", f"{facts.version} has no option {', '.join(launch.unknown)}: it would not start"))
+    unresolved = [word for word in launch.words if "$" in word]
+    if unresolved:
+        found.append(Note("launch", f"left as written, only a running shell knows it: {', '.join(unresolved[:3])}"))
+    return found

@@ -1,0 +1,85 @@
+"""Is the target that is served the one that the golden and the draft are about, and the draft the one given?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from specwire.model_files import target_name
+from specwire.preflight.facts import Facts
+from specwire.preflight.verdicts import Check, fault, ok, skipped
+
+_SERVE = "serve the target that the draft was trained for"
+
+
+def check(facts: Facts) -> list[Check]:
+    found = _golden(facts) or _draft(facts) or _served(facts)
+    if found is None:
+        known = [facts.recorded.where] if facts.recorded and facts.recorded.target else []
+        found = ok("wrong-target", "sizes and records agree" + (f" ({known[0]} names it)" if known else ""))
+    return [found, _other_draft(facts)]
+
+
+def _golden(facts: Facts) -> Check | None:
+    """Sizes and the config's hash as the golden recorded them."""
+    said = facts.recorded
+    if said is None:
+        return None
+    for name, have, want in (
+        ("layers", facts.target["num_hidden_layers"], said.layers),
+        ("hidden size", facts.hidden, said.hidden),
+    ):
+        if want is not None and have != want:
+            return fault("wrong-target", f"the target has {name} {have}, {said.where} was made with {want}", _SERVE)
+    mine = target_name(facts.target_dir)
+    if "sha256:" in said.target and said.target.rpartition("sha256:")[2] != mine.rpartition("sha256:")[2]:
+        return fault("wrong-target", f"{said.where} was made from {said.target}, the target here is {mine}: their "
+                     "config.json differ", _SERVE, "likely")  # fmt: skip
+    return None
+
+
+def _draft(facts: Facts) -> Check | None:
+    """What the draft's config says about its target."""
+    width, vocabulary = facts.draft_hidden_in, facts.draft.get("vocab_size")
+    if type(width) is int and width != facts.hidden and facts.fc and facts.fc[-1] % width == 0:
+        return fault("wrong-target", f"the draft is for a target of hidden size {width} (fc takes {facts.fc[-1]} = "
+                     f"{facts.fc[-1] // width} x {width}), this one has {facts.hidden}", _SERVE)  # fmt: skip
+    if type(vocabulary) is int and vocabulary != facts.target["vocab_size"]:
+        return fault("wrong-target", f"the draft is for a vocabulary of {vocabulary}, the target has "
+                     f"{facts.target['vocab_size']}", _SERVE, "likely")  # fmt: skip
+    speculators = facts.draft.get("speculators_config")
+    verifier = speculators.get("verifier") if isinstance(speculators, dict) else None
+    named = verifier.get("architectures") if isinstance(verifier, dict) else None
+    mine = facts.target_config.get("architectures") or []
+    if named and mine and not set(named) & set(mine):
+        return fault("wrong-target", f"the draft names a verifier of {named[0]}, the target is {mine[0]}", _SERVE, "likely")
+    return None
+
+
+def _served(facts: Facts) -> Check | None:
+    """The launch's model path, when it is a directory here."""
+    place = facts.launch.path("model-path") if facts.launch else None
+    if place is None or _same(place, facts.target_dir):
+        return None
+    if target_name(place).rpartition("sha256:")[2] == target_name(facts.target_dir).rpartition("sha256:")[2]:
+        return None
+    return fault("wrong-target", f"the launch serves {place}, whose config.json is not that of {facts.target_dir}",
+                 f"--model-path {facts.target_dir}, or give the served one as --target")  # fmt: skip
+
+
+def _other_draft(facts: Facts) -> Check:
+    """The launch's draft path, when it is a directory here."""
+    if facts.launch is None or not facts.launch.get("speculative-draft-model-path"):
+        return skipped("wrong-draft", "the launch names no draft")
+    place = facts.launch.path("speculative-draft-model-path")
+    if place is None:
+        return skipped("wrong-draft", f"{facts.launch.get('speculative-draft-model-path')} is no directory here to compare")
+    if _same(place, facts.draft_dir):
+        return ok("wrong-draft", f"the launch loads {place}")
+    if target_name(place).rpartition("sha256:")[2] == target_name(facts.draft_dir).rpartition("sha256:")[2]:
+        return ok("wrong-draft", f"the launch loads {place}, whose config.json is the same")
+    return fault("wrong-draft", f"the launch loads {place}, not {facts.draft_dir}: their config.json differ",
+                 f"--speculative-draft-model-path {facts.draft_dir}, or give the loaded one as --draft")  # fmt: skip
+
+
+def _same(one: Path, two: Path) -> bool:
+    return one.exists() and two.exists() and one.samefile(two)

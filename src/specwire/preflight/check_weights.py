@@ -1,0 +1,146 @@
+"""Are the draft's own tensors there, of the right size, and taken by the class that this tree has for them?"""
+
+from __future__ import annotations
+
+from specwire.preflight.facts import Facts
+from specwire.preflight.verdicts import Check, fault, ok, skipped
+
+_NORM_KEYS = {"norm_before_fc": "input_norm", "fc_norm": "fc_norm", "use_aux_norm": "fc_norm"}
+
+
+def check(facts: Facts) -> list[Check]:
+    loads = _loads(facts)
+    if loads.state == "fault" or facts.model is None or facts.model.problem:
+        why = f"the draft's class was not read: {loads.why}"
+        needed = loads.state == "skipped"
+        return [loads, *(skipped(name, why, needed) for name in ("embed-head", "weights-random", "norm"))]
+    return [loads, _embed_head(facts), _random(facts), _norms(facts)]
+
+
+def _loads(facts: Facts) -> Check:
+    names = facts.draft["architectures"]
+    if facts.model is None:
+        return fault("draft-load", f"{facts.version} has no model class {names[0]}", "use a release that has it")
+    problem = facts.model.problem
+    if problem and problem.startswith("the engine would stop"):
+        return fault("draft-load", f"{problem}", _load_fix(problem))
+    if problem:
+        return skipped("draft-load", problem, needed=True)
+    return ok("draft-load", f"{facts.model.class_name} ({facts.model.where}) builds and loads it")
+
+
+def _load_fix(problem: str) -> str:
+    if "'draft_vocab_size'" in problem:
+        return '"draft_vocab_size" in the draft\'s config.json: the rows of lm_head, or null to share the target\'s head'
+    return "make the draft's config.json and tensor names fit this release, or use one that they fit"
+
+
+def _embed_head(facts: Facts) -> Check:
+    """lm_head must come from the checkpoint or from the target; the embedding comes from the target."""
+    model, vocabulary = facts.model, facts.target["vocab_size"]
+    head = facts.weights.find("lm_head.weight")
+    if head is None and not model.head_from_target and not model.tied:
+        return fault(
+            "embed-head",
+            f"no lm_head.weight in {facts.draft_dir}, and {facts.version} takes the target's only when "
+            f"draft_vocab_size is null (it is {facts.draft.get('draft_vocab_size')}): the head would stay random",
+            "export the draft with its lm_head, or set draft_vocab_size to null to share the target's",
+        )
+    wrong = _wrong_shape(facts, "lm_head.weight") or _wrong_shape(facts, "embed_tokens.weight")
+    if wrong:
+        return fault("embed-head", *wrong)
+    table = facts.weights.shape(facts.weights.find("embed_tokens.weight"))
+    if table and table[0] != vocabulary:
+        return fault("embed-head", f"the draft's embed_tokens has {table[0]} rows, the target's vocabulary {vocabulary}",
+                     "serve the target that the draft was trained for")  # fmt: skip
+    if table is None and facts.draft_hidden_in != facts.draft.get("hidden_size"):
+        return fault("embed-head", f"no embed_tokens.weight in {facts.draft_dir}, and the target's, {facts.hidden} wide, "
+                     "cannot be shared", "export the draft with its embed_tokens")  # fmt: skip
+    said = "the target's" if head is None else str(list(facts.weights.shape(head)))
+    return ok("embed-head", f"lm_head: {said}; embed_tokens: the target's")
+
+
+def _wrong_shape(facts: Facts, ending: str) -> tuple[str, str] | None:
+    have, want = facts.weights.shape(facts.weights.find(ending)), facts.model.shape(ending)
+    if have is None or want is None or have == want:
+        return None
+    key = "draft_vocab_size" if "lm_head" in ending else "vocab_size"
+    return (
+        f"{ending} is {list(have)}, {facts.version} builds {list(want)} from the draft's config",
+        f'"{key}": {have[0]} in the draft\'s config.json if the checkpoint is right, else export it again',
+    )
+
+
+def _random(facts: Facts) -> Check:
+    """Every parameter that is built must be filled, from the checkpoint or from the target."""
+    model = facts.model
+    if facts.weights.missing:
+        return fault("weights-random", f"the index names {_few(facts.weights.missing)}, which no shard holds",
+                     "copy the checkpoint again")  # fmt: skip
+    given = {"embed_tokens.weight", "lm_head.weight"}
+    empty = [
+        name
+        for name in model.parameters
+        if name not in model.filled and name not in model.optional and not any(name.endswith(end) for end in given)
+        and not _is_fc_norm(name)
+    ]  # fmt: skip
+    if empty:
+        dropped = f"; dropped without a word: {_few(model.dropped)}" if model.dropped else ""
+        return fault(
+            "weights-random",
+            f"no tensor fills {_few(empty)} of {model.class_name} ({model.where}): they keep their random start{dropped}",
+            "export the draft under the names that this release loads, or use a release that knows its names",
+        )
+    halves = [f"{name} ({', '.join(given)})" for name, given in model.filled.items() if _half(name, given)]
+    if halves:
+        return fault("weights-random", f"only a part of {_few(halves)} is in the checkpoint", "copy the checkpoint again")
+    return ok("weights-random", f"all {len(model.parameters)} parameters are filled")
+
+
+def _half(name: str, given: tuple[str, ...]) -> bool:
+    """A fused parameter of which some parts are missing."""
+    parts = {"qkv_proj": 3, "gate_up_proj": 2}
+    return any(f".{part}." in name and 0 < len(given) < count for part, count in parts.items())
+
+
+def _is_fc_norm(name: str) -> bool:
+    return "input_norm." in name or "fc_norm." in name
+
+
+def _norms(facts: Facts) -> Check:
+    """The norms before fc: asked for by a key, present as tensors, built by the tree: all three or none."""
+    model = facts.model
+    nested = facts.draft.get("eagle_config")
+    config = {**facts.draft, **(nested if isinstance(nested, dict) else {})}
+    for key, module in _NORM_KEYS.items():
+        if config.get(key) and not any(f"{module}." in name for name in model.parameters):
+            return fault("norm", f"the draft's config has {key}: true, {facts.version} builds no {module} "
+                         f"({model.where}): it would run without", f"use a release whose draft class reads {key}")  # fmt: skip
+    if config.get("norm_output") and "norm_output" not in model.text:
+        return fault("norm", f"the draft's config has norm_output: true, which {facts.version} never reads",
+                     "use a release whose draft class reads norm_output")  # fmt: skip
+    unused = [name for name in model.dropped if "norm" in name]
+    if unused:
+        return fault("norm", f"the checkpoint has {_few(unused)}, which {facts.version} drops: nothing applies it",
+                     "set the key that turns this norm on (norm_before_fc, fc_norm) in the draft's config.json")  # fmt: skip
+    empty = [name for name in model.parameters if _is_fc_norm(name) and name not in model.filled]
+    if empty:
+        return fault("norm", f"{facts.version} builds {_few(empty)}, and no tensor fills it: it keeps its start of ones",
+                     "export the draft with its norms, or take the key out of its config.json")  # fmt: skip
+    return _norm_sizes(facts)
+
+
+def _norm_sizes(facts: Facts) -> Check:
+    for name, tensors in facts.model.filled.items():
+        want = facts.model.parameters[name]
+        have = facts.weights.shape(tensors[0]) if len(tensors) == 1 else None
+        if "norm" in name and want and have and want != have:
+            return fault("norm", f"{tensors[0]} is {list(have)}, {facts.version} builds {list(want)}",
+                         "serve the draft with the config that it was trained with")  # fmt: skip
+    count = sum("norm" in name for name in facts.model.parameters)
+    return ok("norm", f"{count} norms, each filled and of its size")
+
+
+def _few(names: tuple[str, ...] | list[str]) -> str:
+    listed = list(names)
+    return ", ".join(listed[:3]) + (f" and {len(listed) - 3} more" if len(listed) > 3 else "")

@@ -1,0 +1,76 @@
+"""Does the concatenation fit `fc`, as the checkpoint has it and as this tree builds it?"""
+
+from __future__ import annotations
+
+from specwire.preflight.facts import Facts
+from specwire.preflight.verdicts import Check, fault, ok, skipped
+
+
+def check(facts: Facts) -> list[Check]:
+    if facts.fc is None:
+        return [skipped("fc-width", f"no fc.weight in {facts.draft_dir}", needed=True)]
+    if len(facts.fc) != 2:
+        return [fault("fc-width", f"fc.weight has shape {list(facts.fc)}, not [out, in]", "export the draft again")]
+    found = _config(facts) or _tree(facts) or _captured(facts) or _bias(facts)
+    if found:
+        return [found]
+    if facts.rule.captured is None:
+        return [skipped("fc-width", "how many states are captured was not read", needed=True)]
+    rows, columns = facts.fc
+    return [ok("fc-width", f"fc takes {columns} = {len(facts.rule.captured)} x {facts.hidden} and gives {rows}")]
+
+
+def _config(facts: Facts) -> Check | None:
+    """The checkpoint against its own config, and the config's hidden size against the target's."""
+    rows, columns = facts.fc
+    hidden, width = facts.draft.get("hidden_size"), facts.draft_hidden_in
+    if type(hidden) is not int or type(width) is not int:
+        return fault("fc-width", f"{facts.draft_dir}/config.json gives hidden_size as {hidden!r}", "correct hidden_size")
+    if rows != hidden:
+        return fault("fc-width", f"fc.weight gives {rows}, config.json has hidden_size {hidden}",
+                     f'"hidden_size": {rows} in the draft\'s config.json, or export the draft again')  # fmt: skip
+    if width != facts.hidden and columns % facts.hidden:
+        name = "target_hidden_size" if facts.draft.get("target_hidden_size") else "hidden_size"
+        return fault(
+            "fc-width",
+            f"fc takes {columns}, no multiple of the target's hidden size {facts.hidden}; the draft's {name} is {width}",
+            "serve the target that the draft was trained for",
+        )
+    return None
+
+
+def _tree(facts: Facts) -> Check | None:
+    """The checkpoint against the `fc` that this tree builds for this config."""
+    built = facts.model.shape("fc.weight") if facts.model else None
+    if built is None or built == facts.fc:
+        return None
+    return fault(
+        "fc-width",
+        f"the checkpoint's fc.weight is {list(facts.fc)}, {facts.version} builds {list(built)} for this config "
+        f"({facts.model.where}): loading it fails",
+        "make the number of layer ids and target_hidden_size in the draft's config.json fit fc.weight, "
+        "or use a release that reads them",
+    )
+
+
+def _captured(facts: Facts) -> Check | None:
+    captured, columns = facts.rule.captured, facts.fc[1]
+    if not captured or len(captured) * facts.hidden == columns:
+        return None
+    return fault(
+        "fc-width",
+        f"{len(captured)} captured states of {facts.hidden} make {len(captured) * facts.hidden}, fc takes {columns}",
+        f"give {columns // facts.hidden} layer ids in eagle_config, each within the target's layers",
+    )
+
+
+def _bias(facts: Facts) -> Check | None:
+    """A bias that was trained and that this tree would leave out, because a key is missing."""
+    name = facts.weights.find("fc.bias")
+    if name is None or facts.model is None or facts.model.problem or name not in facts.model.dropped:
+        return None
+    return fault(
+        "fc-width",
+        f"the checkpoint has {name}, which {facts.version} drops: it builds fc without a bias for this config",
+        '"bias": true in the draft\'s config.json',
+    )

@@ -1,0 +1,129 @@
+"""A model directory's weights, from their headers alone: names, shapes, element types, and small values.
+
+Sharded checkpoints are read through their index. No tensor is loaded and nothing is unpickled.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from array import array
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from specwire.errors import SpecwireError
+from specwire.tensorfile import Entry, TensorFile, open_tensors
+
+INDEX = "model.safetensors.index.json"
+INDEX_LIMIT = 64 * 1024 * 1024
+VALUE_LIMIT = 16 * 1024 * 1024
+_CODES = {"I64": "q", "I32": "i", "U8": "B", "I8": "b", "BOOL": "B", "I16": "h"}
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """`tensors` by name over all shards; `missing` are names that the index gives and no shard holds."""
+
+    directory: Path
+    files: tuple[TensorFile, ...]
+    tensors: Mapping[str, Entry]
+    missing: tuple[str, ...] = ()
+
+    def find(self, *endings: str) -> str | None:
+        """The tensor whose name is one of `endings`, or ends in `.` and one of them."""
+        for ending in endings:
+            for name in self.tensors:
+                if name == ending or name.endswith(f".{ending}"):
+                    return name
+        return None
+
+    def shape(self, name: str | None) -> tuple[int, ...] | None:
+        return self.tensors[name].shape if name in self.tensors else None
+
+    def dtypes(self) -> set[str]:
+        """Element types of the floating-point tensors, in torch's words."""
+        return {entry.torch_name for entry in self.tensors.values() if "F" in entry.dtype}
+
+    def integers(self, name: str) -> array:
+        """All values of a small integer or bool tensor, flat. SpecwireError when it is neither."""
+        entry = self.tensors[name]
+        size = entry.stop - entry.start
+        file = next(file for file in self.files if file.tensors.get(name) is entry)
+        if entry.dtype not in _CODES or size > VALUE_LIMIT:
+            raise SpecwireError(
+                f"tensor {name!r} of {file.path} is {entry.dtype} {list(entry.shape)}: whole numbers, at most "
+                f"{VALUE_LIMIT:,} bytes, were expected. Save it as int64 or bool."
+            )
+        with open(file.path, "rb") as data:
+            data.seek(entry.start)
+            values = array(_CODES[entry.dtype], data.read(size))
+        if sys.byteorder == "big":
+            values.byteswap()
+        return values
+
+
+def open_checkpoint(directory: Path, role: str = "draft") -> Checkpoint:
+    """Read every header of the checkpoint in `directory`.
+
+    Raises SpecwireError with one sentence when there are no safetensors, when the index or a header is
+    wrong, or when a shard is missing.
+    """
+    if not directory.is_dir():
+        raise SpecwireError(f"no {role} in {directory}: there is no such directory. Give the one with config.json.")
+    listed, shards = _shards(directory)
+    if not shards:
+        pickles = sorted(name for name in os.listdir(directory) if name.endswith((".bin", ".pt", ".pth")))
+        if pickles:
+            raise SpecwireError(
+                f"the {role} in {directory} is a pickle ({pickles[0]}), which is never opened here: "
+                "save it as safetensors."
+            )
+        raise SpecwireError(
+            f"no weights of the {role} in {directory}: no *.safetensors there. Give the checkpoint's directory."
+        )
+    files = tuple(open_tensors(path) for path in shards)
+    tensors: dict[str, Entry] = {}
+    for file in files:
+        for name, entry in file.tensors.items():
+            if name in tensors:
+                raise SpecwireError(
+                    f"tensor {name!r} is in two shards of {directory} ({file.path.name} is the second): "
+                    "remove the leftover file."
+                )
+            tensors[name] = entry
+    missing = tuple(sorted(name for name in listed if name not in tensors))
+    return Checkpoint(directory, files, tensors, missing)
+
+
+def _shards(directory: Path) -> tuple[dict[str, str], list[Path]]:
+    """What the index says, by tensor name, and the files to read: the indexed ones, else all there are."""
+    index = directory / INDEX
+    if not index.is_file():
+        return {}, sorted(directory.glob("*.safetensors"))
+    listed = _weight_map(index)
+    names = sorted(set(listed.values()))
+    for name in names:
+        if not (directory / name).is_file():
+            raise SpecwireError(f"shard {name} is not in {directory}, though {INDEX} names it: copy it there.")
+    return listed, [directory / name for name in names]
+
+
+def _weight_map(index: Path) -> dict[str, str]:
+    try:
+        if index.stat().st_size > INDEX_LIMIT:
+            raise SpecwireError(f"{index} has more than {INDEX_LIMIT:,} bytes: no index of a checkpoint is so large.")
+        document: Any = json.loads(index.read_text("utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise SpecwireError(f"cannot read {index}: {error}. Copy the checkpoint's index again.") from error
+    listed = document.get("weight_map") if isinstance(document, dict) else None
+    if not isinstance(listed, dict) or not all(isinstance(name, str) for name in listed.values()):
+        raise SpecwireError(f"{index} has no weight_map of names to files: copy the checkpoint's index again.")
+    for name in set(listed.values()):
+        if Path(name).name != name or name in ("", ".", "..") or "\\" in name or not name.endswith(".safetensors"):
+            raise SpecwireError(
+                f"{index} points to {name[:80]!r}: a shard must be a plain *.safetensors name in the same directory."
+            )
+    return listed

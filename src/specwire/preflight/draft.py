@@ -1,0 +1,220 @@
+"""What a tree's own draft class would build for a draft's config, and which tensors it would load.
+
+The class is read and walked like the target's: its modules give the parameters, its `load_weights`, run on
+the checkpoint's names alone, tells which tensor fills which parameter and which are dropped silently.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from specwire.preflight.interpreter import attributes, execute
+from specwire.preflight.interpreter.machine import Frame, Machine
+from specwire.preflight.interpreter.modules import Source
+from specwire.preflight.interpreter.values import (
+    UNKNOWN,
+    Builtin,
+    ClassRef,
+    Config,
+    External,
+    Function,
+    NotUnderstood,
+    Raised,
+    Thing,
+)
+
+# What every config class of transformers sets when the file does not.
+DEFAULTS = {
+    "tie_word_embeddings": False, "rope_scaling": None, "rope_parameters": None, "rope_theta": 10000.0,
+    "hidden_act": "silu", "rms_norm_eps": 1e-6, "model_type": "llama", "max_position_embeddings": 2048,
+}  # fmt: skip
+# No config class knows it: reading it from a config that lacks it stops the engine.
+NEVER = ("draft_vocab_size",)
+_NORMS = {"RMSNorm", "GemmaRMSNorm", "LayerNorm"}
+_LINEAR = {"Linear", "ReplicatedLinear", "ColumnParallelLinear", "RowParallelLinear"}
+_TABLES = {"VocabParallelEmbedding", "ParallelLMHead", "Embedding"}
+_LEAVES = _NORMS | _LINEAR | _TABLES | {"QKVParallelLinear", "MergedColumnParallelLinear"}
+
+
+@dataclass(frozen=True)
+class Draft:
+    """`parameters`: shape by name (None where the source does not tell). `filled`: the tensors that load
+    each. `dropped`: tensors of the checkpoint that nothing takes. `optional`: parameters of modules that may
+    not be built, for all that the source tells. `text`: the source of the draft's own file."""
+
+    where: str
+    class_name: str
+    parameters: Mapping[str, tuple[int, ...] | None]
+    filled: Mapping[str, tuple[str, ...]]
+    dropped: tuple[str, ...]
+    head_from_target: bool | None
+    tied: bool
+    optional: frozenset[str] = frozenset()
+    text: str = field(repr=False, default="")
+    problem: str | None = None
+
+    def shape(self, ending: str) -> tuple[int, ...] | None:
+        """The shape of the parameter whose name is `ending` or ends in `.` and it."""
+        for name, shape in self.parameters.items():
+            if name == ending or name.endswith(f".{ending}"):
+                return shape
+        return None
+
+    def has(self, ending: str) -> bool:
+        return any(name == ending or name.endswith(f".{ending}") for name in self.parameters)
+
+
+def read_draft(source: Source, config: Mapping[str, Any], tensors: Iterable[str]) -> Draft | None:
+    """What this tree builds and loads for a draft, given its config.json and its tensors' names.
+
+    None when the tree has no class for the draft's architecture. `problem` says what was not understood, or
+    why the engine would not come up.
+    """
+    names = config.get("architectures") or []
+    cls = next((found for found in map(source.model_class, names) if found), None)
+    if cls is None:
+        return None
+    machine = Machine(source)
+    root = Thing(cls, [Config(dict(config), DEFAULTS, NEVER)])
+    parameters: dict[str, tuple[int, ...] | None] = {}
+    optional: set[str] = set()
+    base = Draft(cls.module.where(cls.node), cls.name, parameters, {}, (), None, False, text=ast.unparse(cls.module.node))
+    try:
+        execute.build(machine, root)
+        _collect(machine, root, "", parameters, optional, set())
+    except (Raised, NotUnderstood) as error:
+        return replace(base, problem=f"not understood: {error}")
+    if machine.broken:
+        return replace(base, problem=f"the engine would stop: {machine.broken[0]}")
+    head = root.attrs.get("load_lm_head_from_target")
+    base = replace(
+        base,
+        optional=frozenset(optional),
+        head_from_target=head if isinstance(head, bool) else None,
+        tied=root.attrs.get("lm_head") is not None and "lm_head.weight" not in parameters,
+    )
+    if not base.has("fc.weight"):
+        return replace(base, problem=f"not understood: {cls.name} has no fc")
+    try:
+        filled, dropped = _loaded(machine, root, parameters, list(tensors))
+    except Raised as error:
+        return replace(base, problem=f"the engine would stop: {error} ({error.where})")
+    except NotUnderstood as error:
+        return replace(base, problem=f"not understood: {error}")
+    return replace(base, filled=filled, dropped=dropped)
+
+
+def _collect(
+    machine: Machine, thing: Thing, prefix: str, found: dict[str, Any], optional: set[str], seen: set[int],
+    maybe: bool = False,
+) -> None:  # fmt: skip
+    """Add the parameters of a module and of all below it. A module met twice keeps its first name."""
+    if id(thing) in seen:
+        return
+    seen.add(id(thing))
+    maybe = maybe or thing.maybe
+    if thing.class_name in _LEAVES:
+        leaf = {prefix + name: shape for name, shape in _leaf(thing).items()}
+        found.update(leaf)
+        optional.update(leaf if maybe else ())
+        return
+    if not isinstance(thing.cls, ClassRef) or not _is_module(machine, thing.cls):
+        return
+    execute.build(machine, thing)
+    for name, value in list(thing.attrs.items()):
+        rows = enumerate(value) if isinstance(value, list) else [("", value)]
+        for index, item in rows:
+            if isinstance(item, Thing):
+                below = f"{prefix}{name}.{index}." if index != "" else f"{prefix}{name}."
+                _collect(machine, item, below, found, optional, seen, maybe)
+
+
+def _is_module(machine: Machine, cls: ClassRef) -> bool:
+    return any(
+        ast.unparse(base).rpartition(".")[2] in ("Module", "PreTrainedModel")
+        for ref in machine.source.mro(cls)
+        for base in ref.node.bases
+    )
+
+
+def _leaf(thing: Thing) -> dict[str, tuple[int, ...] | None]:
+    """A leaf's parameters: weight, and bias where it has one."""
+    kind, args, kwargs = thing.class_name, thing.args, thing.kwargs
+
+    def given(place: int, name: str, default: Any = None) -> Any:
+        return args[place] if len(args) > place else kwargs.get(name, default)
+
+    if kind in _NORMS:
+        return {"weight": _shape(given(0, "hidden_size"))}
+    if kind in _TABLES:
+        return {"weight": _shape(given(0, "num_embeddings"), given(1, "embedding_dim"))}
+    if kind == "QKVParallelLinear":
+        size, heads = given(1, "head_size"), given(2, "total_num_heads")
+        rows = _product(size, _sum(heads, _product(2, given(3, "total_num_kv_heads", heads))))
+        weight, bias = _shape(rows, given(0, "hidden_size")), given(4, "bias", True)
+    elif kind == "MergedColumnParallelLinear":
+        outputs = given(1, "output_sizes")
+        rows = sum(outputs) if isinstance(outputs, list) and all(type(size) is int for size in outputs) else None
+        weight, bias = _shape(rows, given(0, "input_size")), given(2, "bias", True)
+    else:
+        first, second = ("in_features", "out_features") if kind == "Linear" else ("input_size", "output_size")
+        weight, bias = _shape(given(1, second), given(0, first)), given(2, "bias", True)
+    return {"weight": weight, "bias": weight[:1] if weight else None} if bias is True else {"weight": weight}
+
+
+def _shape(*sizes: Any) -> tuple[int, ...] | None:
+    return tuple(sizes) if all(type(size) is int for size in sizes) else None
+
+
+def _product(one: Any, two: Any) -> Any:
+    return one * two if type(one) is int and type(two) is int else None
+
+
+def _sum(one: Any, two: Any) -> Any:
+    return one + two if type(one) is int and type(two) is int else None
+
+
+def _loaded(
+    machine: Machine, root: Thing, parameters: Mapping[str, Any], tensors: list[str]
+) -> tuple[dict[str, tuple[str, ...]], tuple[str, ...]]:
+    """Run the class's `load_weights` on names alone: what fills what, and what nothing takes."""
+    loader = attributes.get_attribute(machine, root, "load_weights")
+    if not isinstance(loader, Function):
+        raise NotUnderstood(f"{root.class_name} has no load_weights to read")
+    slots = {name: Thing(External("Parameter"), attrs={"name": name}) for name in parameters}
+    tokens = {name: Thing(External("Tensor"), attrs={"name": name}) for name in tensors}
+    filled: dict[str, list[str]] = {}
+    taken: set[str] = set()
+
+    def watch(_: Machine, call: ast.Call, function: Any, args: list[Any], kwargs: dict[str, Any], frame: Frame) -> Any:
+        if isinstance(call.func, ast.Attribute) and call.func.attr == "named_parameters":
+            return list(slots.items())
+        if isinstance(function, Builtin):
+            return None
+        given = _things([*args, *kwargs.values()])
+        names = [thing.attrs["name"] for thing in given if thing in tokens.values()]
+        for thing in given:
+            if thing in slots.values():
+                filled.setdefault(thing.attrs["name"], []).extend(names)
+        taken.update(names)
+        return UNKNOWN if names else None
+
+    machine.on_call = watch
+    machine.steps = 0
+    execute.call(machine, loader, [list(tokens.items())], {})
+    machine.on_call = None
+    maps = re.compile(r"(?:^|\.)(d2t|t2d)$|rotary_emb\.inv_freq$")
+    dropped = tuple(name for name in tensors if name not in taken and not maps.search(name))
+    return {name: tuple(names) for name, names in filled.items()}, dropped
+
+
+def _things(values: list[Any]) -> list[Thing]:
+    found = [value for value in values if isinstance(value, Thing)]
+    for value in values:
+        if isinstance(value, (list, tuple)):
+            found += [item for item in value if isinstance(item, Thing)]
+    return found

@@ -1,0 +1,131 @@
+"""Everything that the checks read, gathered once: configs, headers, launch, the tree's rule, the golden's words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from specwire.errors import SpecwireError
+from specwire.golden import is_log_golden, open_golden, open_log_golden
+from specwire.model_files import read_config, text_config
+from specwire.preflight.checkpoint import Checkpoint, open_checkpoint
+from specwire.preflight.draft import Draft, read_draft
+from specwire.preflight.interpreter.modules import Source
+from specwire.preflight.launch import Launch
+from specwire.preflight.plumbing import Plumbing
+from specwire.preflight.rule import EAGLE3, Rule, draft_rule
+
+ALIASES = {"NEXTN": "EAGLE"}
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What a golden's metadata says: slots' boundaries, sizes, and the target it was computed from."""
+
+    trained: tuple[int, ...] | None
+    layers: int | None
+    hidden: int | None
+    dtype: str
+    target: str
+    where: str
+
+
+@dataclass(frozen=True)
+class Facts:
+    """`target` is the language model's part of the target's config, `target_config` all of it. `rule` is
+    what the tree captures if it is launched with EAGLE3, whatever the launch says."""
+
+    source: Source
+    target_dir: Path
+    target_config: Mapping[str, Any]
+    target: Mapping[str, Any]
+    target_weights: Checkpoint | None
+    draft_dir: Path
+    draft: Mapping[str, Any]
+    weights: Checkpoint
+    model: Draft | None
+    rule: Rule
+    plumbing: Plumbing
+    launch: Launch | None
+    recorded: Recorded | None
+
+    @property
+    def version(self) -> str:
+        return f"SGLang {self.source.tree.version}" if self.source.tree.version else "this tree"
+
+    @property
+    def hidden(self) -> int:
+        return self.target["hidden_size"]
+
+    @property
+    def trained(self) -> tuple[int, ...] | None:
+        return self.recorded.trained if self.recorded else None
+
+    @property
+    def algorithm(self) -> str | None:
+        """The algorithm that the launch asks for, aliases resolved; "" when it asks for none, None without a launch."""
+        if self.launch is None:
+            return None
+        name = str(self.launch.get("speculative-algorithm") or "").upper()
+        return ALIASES.get(name, name)
+
+    @property
+    def captured(self) -> tuple[int, ...] | None:
+        """What will be captured as launched: nothing unless the algorithm is EAGLE3."""
+        return self.rule.captured if self.algorithm in (EAGLE3, None) else ()
+
+    @property
+    def concat_width(self) -> int | None:
+        """How wide the states are that reach the draft. With nothing captured it is the last state alone."""
+        if self.captured is None:
+            return None
+        return (len(self.captured) or 1) * self.hidden
+
+    @property
+    def fc(self) -> tuple[int, ...] | None:
+        """Shape of the draft's `fc.weight`: [out, in]."""
+        return self.weights.shape(self.weights.find("fc.weight"))
+
+    @property
+    def draft_hidden_in(self) -> int | None:
+        """The hidden size that the draft takes its target to have, by its config."""
+        return self.draft.get("target_hidden_size") or self.draft.get("hidden_size")
+
+
+def gather(
+    source: Source, target: Path, draft: Path, launch: Launch | None, recorded: Recorded | None
+) -> Facts:
+    """Read all files once. Raises SpecwireError for the first one that is missing or wrong."""
+    target_config = _config(target, "target")
+    draft_config = _config(draft, "draft")
+    if not draft_config.get("architectures"):
+        raise SpecwireError(f"{draft}/config.json names no architecture: is it a draft model's directory?")
+    weights = open_checkpoint(draft, "draft")
+    rule, plumbing = draft_rule(source, target_config, draft_config)
+    return Facts(
+        source, target, target_config, text_config(target_config), _target_weights(target), draft, draft_config,
+        weights, read_draft(source, draft_config, weights.tensors), rule, plumbing, launch, recorded,
+    )  # fmt: skip
+
+
+def _config(directory: Path, role: str) -> dict[str, Any]:
+    if not directory.is_dir():
+        raise SpecwireError(f"no {role} in {directory}: there is no such directory. Give the one with config.json.")
+    return read_config(directory)
+
+
+def _target_weights(target: Path) -> Checkpoint | None:
+    """The target's headers; None when only its config is here, which is enough for most of the checks."""
+    return open_checkpoint(target, "target") if any(target.glob("*.safetensors")) else None
+
+
+def golden_words(path: Path) -> Recorded:
+    """What a golden, or a log golden, records. Raises SpecwireError when it is neither."""
+    if is_log_golden(path):
+        log = open_log_golden(path)
+        trained = tuple(log.trained) if all(type(k) is int for k in log.trained) else None
+        return Recorded(trained, log.layers, log.hidden, log.dtype, log.target, str(path))
+    golden = open_golden(path)
+    return Recorded(golden.trained, golden.layers, golden.hidden, golden.dtype, golden.target, str(path))

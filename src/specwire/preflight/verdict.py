@@ -1,0 +1,152 @@
+"""The whole preflight as one function: facts, checks, verdict, and the drift table over several trees."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from specwire.preflight import (
+    check_algorithm,
+    check_boundaries,
+    check_serving,
+    check_target,
+    check_vocabulary,
+    check_weights,
+    check_widths,
+)
+from specwire.preflight.facts import Facts, Recorded, gather, golden_words
+from specwire.preflight.interpreter.modules import Source
+from specwire.preflight.launch import Launch, launch_file, process_launch, typed_launch
+from specwire.preflight.options import read_options
+from specwire.preflight.rule import draft_rule
+from specwire.preflight.verdicts import CONFIDENCE, Check, fault, ok, skipped
+from specwire.tree import Tree
+
+SCHEMA = "specwire.preflight/1"
+# In the order in which they explain a bad draft: the first fault of equal confidence is the first cause.
+CHECKS = (
+    check_algorithm.check, check_target.check, check_boundaries.check, check_widths.check,
+    check_vocabulary.check, check_weights.check, check_serving.check,
+)  # fmt: skip
+
+
+def preflight(
+    target: Path,
+    draft: Path,
+    trees: Sequence[Tree],
+    *,
+    launch: str | None = None,
+    launch_from: Path | None = None,
+    pid: int | None = None,
+    golden: Path | None = None,
+    trained: Sequence[int] | None = None,
+) -> dict[str, Any]:
+    """Judge a target, a draft and a launch against the first of `trees`; all of them go into the drift table.
+
+    `trained` overrules the golden's boundaries. Returns the document of the contract (`verdict` ok, fault or
+    inconclusive), with `trees`: what each tree would capture. Several trees are all to match, and need no
+    launch. Raises SpecwireError for bad input.
+    """
+    source = Source(trees[0])
+    recorded = _recorded(golden, trained)
+    facts = gather(source, target, draft, _launch(source, launch, launch_from, pid), recorded)
+    checks = [found for check in CHECKS for found in check(facts)]
+    rows = drift(facts, trees)
+    if len(trees) > 1:
+        checks = [_without_launch(check) for check in checks] + [_all_match(rows)]
+    return {
+        "schema": SCHEMA,
+        "verdict": verdict(checks),
+        "tree": str(source.tree.package),
+        "version": source.tree.version,
+        "algorithm": facts.algorithm,
+        "layer_ids": facts.plumbing.layer_ids,
+        "captured_boundaries": None if facts.captured is None else list(facts.captured),
+        "trained_boundaries": None if facts.trained is None else list(facts.trained),
+        "concat_width": facts.concat_width,
+        "fc_in": facts.fc[1] if facts.fc and len(facts.fc) == 2 else None,
+        "rule": {"text": facts.rule.text, "where": facts.rule.where, "ids_where": facts.plumbing.where},
+        "causes": causes(checks),
+        "checks": [{"id": check.id, "state": check.state, "why": check.why} for check in checks],
+        "notes": [{"id": note.id, "text": note.text} for note in check_serving.notes(facts)],
+        "trees": rows,
+    }
+
+
+def verdict(checks: list[Check]) -> str:
+    """fault if anything is wrong; inconclusive if something that a verdict needs was skipped; else ok."""
+    if any(check.state == "fault" for check in checks):
+        return "fault"
+    if not checks or any(check.state == "skipped" and check.needed for check in checks):
+        return "inconclusive"
+    return "ok"
+
+
+def _without_launch(check: Check) -> Check:
+    """The drift table is about trees: a launch that was not given is no hole in it."""
+    return replace(check, needed=check.needed and check.id != "algo-flag")
+
+
+def _all_match(rows: list[dict[str, Any]]) -> Check:
+    wrong = [row["version"] or row["tree"] for row in rows if row["matches"] is False]
+    unknown = [row["version"] or row["tree"] for row in rows if row["matches"] is None]
+    if wrong:
+        return fault("release-drift", f"{', '.join(wrong)} would not capture what the draft was trained on",
+                     "write for each release the ids of the table's last column")  # fmt: skip
+    if unknown:
+        return skipped("release-drift", f"whether {', '.join(unknown)} would match is not known", needed=True)
+    return ok("release-drift", f"all {len(rows)} trees capture what the draft was trained on")
+
+
+def causes(checks: list[Check]) -> list[dict[str, Any]]:
+    """The faults, surest first, in the order of the checks otherwise."""
+    faults = [check for check in checks if check.state == "fault"]
+    return [check.cause for check in sorted(faults, key=lambda check: CONFIDENCE.index(check.confidence))]
+
+
+def drift(facts: Facts, trees: Sequence[Tree]) -> list[dict[str, Any]]:
+    """What each tree would capture for this draft's config, and whether that is what it was trained on."""
+    return [_row(facts, tree) for tree in trees]
+
+
+def _row(facts: Facts, tree: Tree) -> dict[str, Any]:
+    same = tree is facts.source.tree
+    rule, plumbing = (
+        (facts.rule, facts.plumbing) if same else draft_rule(tree, dict(facts.target_config), dict(facts.draft))
+    )
+    matches = None
+    if facts.trained is not None and (rule.captured is not None or rule.problem):
+        matches = rule.captured == facts.trained and rule.problem is None
+        if rule.captured is None and not rule.absent and "would stop" not in str(rule.problem):
+            matches = None
+    return {
+        "tree": tree.named,
+        "version": tree.version,
+        "layer_ids": plumbing.layer_ids,
+        "captured_boundaries": None if rule.captured is None else list(rule.captured),
+        "matches": matches,
+        "rule": rule.text,
+        "where": rule.where,
+        "problem": rule.problem,
+        "ids_to_write": rule.ids_for(facts.trained) if facts.trained else None,
+    }
+
+
+def _recorded(golden: Path | None, trained: Sequence[int] | None) -> Recorded | None:
+    words = golden_words(golden) if golden else None
+    if trained is None:
+        return words
+    if words is None:
+        return Recorded(tuple(trained), None, None, "", "", "--trained")
+    return Recorded(tuple(trained), words.layers, words.hidden, words.dtype, words.target, words.where)
+
+
+def _launch(source: Source, text: str | None, path: Path | None, pid: int | None) -> Launch | None:
+    if text is None and path is None and pid is None:
+        return None
+    options = read_options(source)
+    if text is not None:
+        return typed_launch(text, options)
+    return launch_file(path, options) if path is not None else process_launch(pid, options)

@@ -1,0 +1,48 @@
+"""One check's outcome, and what a fault says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+CONFIDENCE = ("certain", "likely", "possible")
+
+
+@dataclass(frozen=True)
+class Check:
+    """`state`: ok, fault or skipped. `needed`: without it there is no verdict, so a skip makes it inconclusive.
+
+    A fault says how sure it is, what shows it, and what to change.
+    """
+
+    id: str
+    state: str
+    why: str
+    needed: bool = False
+    confidence: str = ""
+    fix: str = ""
+
+    @property
+    def cause(self) -> dict[str, Any]:
+        return {"id": self.id, "confidence": self.confidence, "evidence": self.why, "fix": self.fix}
+
+
+@dataclass(frozen=True)
+class Note:
+    """Something risky that is no fault by itself."""
+
+    id: str
+    text: str
+
+
+def ok(name: str, why: str) -> Check:
+    return Check(name, "ok", why)
+
+
+def fault(name: str, evidence: str, fix: str, confidence: str = "certain") -> Check:
+    assert confidence in CONFIDENCE
+    return Check(name, "fault", evidence, confidence=confidence, fix=fix)
+
+
+def skipped(name: str, why: str, needed: bool = False) -> Check:
+    return Check(name, "skipped", why, needed)
