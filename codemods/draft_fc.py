@@ -1,13 +1,18 @@
 """Reports whether the draft's width test let `fc` run, with its input and its output."""
 
-from specwire.probe import Probe, Tap
+from specwire.probe import Absent, Probe, Tap, Unrecognised
 
 
 def find(source, sites):
-    for place, states, embeds in sites.width_tests(source):
-        model, batch = sites.model_argument(place.function), sites.batch_arguments(place)
-        yield Tap(place, "before", f"fc_before({model}, {states}, {embeds})")
-        yield Tap(place, "after", f"fc_after({model}, {states}{batch})")
+    for draft in sites.drafts(source):
+        if isinstance(draft, sites.NoDraft):
+            yield Absent(draft.function.qualname, draft.why)
+        elif isinstance(draft, sites.UnknownDraft):
+            yield Unrecognised(draft.function.qualname, draft.why)
+        else:
+            model, batch = sites.model_argument(draft.function), sites.batch_arguments(draft.test)
+            yield Tap(draft.test, "before", f"fc_before({model}, {draft.states}, {draft.embeds})")
+            yield Tap(draft.test, "after", f"fc_after({model}, {draft.states}{batch})")
 
 
 PROBE = Probe(

@@ -1,12 +1,17 @@
 """Reports the states and the embeddings that reach the draft."""
 
-from specwire.probe import Probe, Tap
+from specwire.probe import Absent, Probe, Tap, Unrecognised
 
 
 def find(source, sites):
-    for place, states, embeds in sites.draft_states(source):
-        model, batch = sites.model_argument(place.function), sites.batch_arguments(place)
-        yield Tap(place, "after", f"draft_input({model}, {states}, {embeds}{batch})")
+    for draft in sites.drafts(source):
+        if isinstance(draft, sites.NoDraft):
+            yield Absent(draft.function.qualname, draft.why)
+        elif isinstance(draft, sites.UnknownDraft):
+            yield Unrecognised(draft.function.qualname, draft.why)
+        else:
+            model, batch = sites.model_argument(draft.function), sites.batch_arguments(draft.known)
+            yield Tap(draft.known, draft.known_where, f"draft_input({model}, {draft.states}, {draft.embeds}{batch})")
 
 
 PROBE = Probe(

@@ -1,17 +1,19 @@
 """Reports boundary 0: the target's embeddings, computed or handed in."""
 
-from specwire.probe import Absent, Probe, Tap
+from specwire.probe import Probe, Tap
 
 
 def find(source, sites):
-    for loop in sites.capture_loops(source):
-        found = sites.embedding(loop.function)
-        if found is None:
-            yield Absent(loop.function.qualname, "this function is handed its states: it embeds nothing")
+    loops, rest = sites.targets(source)
+    for loop in sites.functions(loops):
+        found = sites.embedding(loop)
+        if isinstance(found, (sites.Absent, sites.Unrecognised)):
+            yield found
             continue
         place, hidden = found
         model, batch = sites.model_argument(loop.function), sites.batch_arguments(place)
         yield Tap(place, "after", f"embedding({model}, {hidden}{batch})")
+    yield from rest
 
 
 PROBE = Probe(

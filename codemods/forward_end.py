@@ -1,18 +1,20 @@
 """Reports the target's final states, and how many boundaries were captured on the way."""
 
-from specwire.probe import Absent, Probe, Tap
+from specwire.probe import Probe, Tap
 
 
 def find(source, sites):
-    for loop in sites.capture_loops(source):
-        place = sites.loop_end(loop.function)
-        hidden = sites.returned_name(place) if place else None
-        if hidden is None:
-            yield Absent(loop.function.qualname, "this function does not end in a return of plain states")
-            continue
-        model, batch = sites.model_argument(loop.function), sites.batch_arguments(place)
-        collected = f", {loop.collected}" if sites.readable(place, "before", loop.collected) else ""
-        yield Tap(place, "before", f"forward_end({model}, {hidden}{collected}{batch})")
+    loops, rest = sites.targets(source)
+    for loop in sites.functions(loops):
+        for found in sites.endings(loop):
+            if isinstance(found, (sites.Absent, sites.Unrecognised)):
+                yield found
+                continue
+            place, hidden = found
+            model, batch = sites.model_argument(loop.function), sites.batch_arguments(place)
+            collected = sites.reading(place, "before", loop.collected)
+            yield Tap(place, "before", f"forward_end({model}, {hidden}, {collected}{batch})")
+    yield from rest
 
 
 PROBE = Probe(

@@ -4,17 +4,17 @@ from specwire.probe import Absent, Probe, Tap
 
 
 def find(source, sites):
-    for loop in sites.capture_loops(source):
-        call = loop.layer_call
-        hidden = sites.layer_states(call) if call else None
-        if hidden is None or not sites.readable(call, "before", hidden):
-            yield Absent(loop.function.qualname, "the layer loop passes on no plain name for its states")
+    loops, rest = sites.targets(source)
+    for loop in loops:
+        stream = sites.stream(loop)
+        if isinstance(stream, sites.Unreadable):
+            yield Absent(loop.function.qualname, stream.why)
             continue
-        held = sites.held_residual(source, call)
         model = sites.model_argument(loop.function)
-        for place, where, index in ((call, "before", loop.index), (loop.place, "after", "None")):
+        for place, where, index in ((loop.step, "before", loop.index), (loop.whole, "after", "None")):
             batch = sites.batch_arguments(place)
-            yield Tap(place, where, f"boundary({model}, {index}, {hidden}{held}{batch})")
+            yield Tap(place, where, f"boundary({model}, {index}, {stream.hidden}{stream.rest}{batch})")
+    yield from rest
 
 
 PROBE = Probe(

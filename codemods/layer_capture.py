@@ -4,11 +4,12 @@ from specwire.probe import Probe, Tap
 
 
 def find(source, sites):
-    for loop in sites.capture_loops(source):
-        model = sites.model_argument(loop.function)
-        for capture in loop.captures:
-            batch = sites.batch_arguments(capture.place)
-            yield Tap(capture.place, "after", f"captured({model}, {capture.collected}, {capture.boundary}{batch})")
+    loops, rest = sites.targets(source)
+    for capture, function in sites.captures(loops):
+        batch = sites.batch_arguments(capture.place)
+        model = sites.model_argument(function)
+        yield Tap(capture.place, "after", f"captured({model}, {capture.collected}, {capture.boundary}{batch})")
+    yield from rest
 
 
 PROBE = Probe(

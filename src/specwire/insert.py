@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping, Sequence
+import builtins
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import libcst as cst
 
 from specwire import marks, sites
+from specwire.bindings import unreadable
 from specwire.errors import SpecwireError
 from specwire.probe import Absent, Probe, Site, Tap, Unrecognised
-from specwire.source import Source, names, readable, sha256
+from specwire.source import Source, opened, sha256
 
 
 @dataclass(frozen=True)
@@ -22,20 +25,27 @@ class Rendered:
     sites: tuple[Site, ...]
 
 
-def render(name: str, original: bytes, probes: Mapping[str, Probe]) -> Rendered:
-    """`original` with every tap that `probes` place in it.
+def nothing_else(name: str) -> None:
+    """Reads no other file: where only one is at hand."""
+
+
+def render(name: str, original: bytes, probes: Mapping[str, Probe], read: Callable[[str], bytes | None] = nothing_else) -> Rendered:
+    """`original` with every tap that `probes` place in it; `read` gives other files of the tree, by name.
 
     Raises SpecwireError when the file does not parse, uses the taps' own name, or when deleting the
     inserted lines would not give back the original byte for byte.
     """
     if marks.NAME in original:
         raise SpecwireError(f"{name}: already uses the name _specwire, which the taps need for themselves. Nothing was written.")
-    source = Source(name, original)
+    source = opened(name, original, read)
     try:
-        source.module
+        source.syntax
+        found = [(probe, result) for probe, recipe in probes.items() for result in recipe.find(source, sites)]
+    except (SyntaxError, ValueError) as error:
+        line = getattr(error, "lineno", None) or 1
+        raise SpecwireError(f"{name}:{line}: not Python ({error}). Nothing was written.") from error
     except cst.ParserSyntaxError as error:
-        raise SpecwireError(f"{name}:{error.raw_line}: not Python that LibCST can read ({error.message}). Nothing was written.") from error
-    found = [(probe, result) for probe, recipe in probes.items() for result in recipe.find(source, sites)]
+        raise SpecwireError(f"{name}: a function that LibCST cannot read ({error.message}). Nothing was written.") from error
     taps = [(probe, result) for probe, result in found if isinstance(result, Tap)]
     others = [_other(probe, name, result) for probe, result in found if not isinstance(result, Tap)]
     if not taps:
@@ -55,84 +65,64 @@ def _check_names(source: Source, probe: str, tap: Tap) -> None:
     """A tap may only read what is surely bound where it stands: an unbound name would raise into the engine."""
     if tap.where == "above":
         return
-    call = cst.parse_expression(tap.code)
-    for used in {name for argument in call.args for name in names(argument)} - {"None"}:
-        if used not in source.imported and not readable(tap.place, tap.where, used):
+    for argument in cst.parse_expression(tap.code).args:
+        for used in unreadable(tap.place, tap.where, argument.value) - source.imported - set(dir(builtins)):
             raise SpecwireError(
-                f"{source.name}: {probe} in {tap.place.function.qualname} would read {used}, "
+                f"{source.name}:{tap.place.lines[0]}: {probe} in {tap.place.function.qualname} would read {used}, "
                 "which may not be bound there. Nothing was written."
             )
 
 
-def _with_lines(source: Source, taps: Sequence[tuple[str, Tap]]) -> bytes:
-    lines = _Lines({}, {}, {})
-    for probe, tap in taps:
-        if tap.where == "above":
-            comment = marks.marked(f"@_specwire.{tap.code}", probe)
-            lines.above.setdefault(id(tap.place.statement), []).append(_decorator(comment))
-        else:
-            where = lines.before if tap.where == "before" else lines.after
-            line = marks.marked(f"if _specwire.on: _specwire.{tap.code}", probe)
-            where.setdefault(id(tap.place.statement), []).append(_statement(source.module, line))
-    line = marks.marked(marks.IMPORT_CODE, marks.IMPORT, sha256(source.data))
-    lines.after.setdefault(id(_first_import(source)), []).append(_statement(source.module, line))
-    return source.module.with_changes(body=_rewritten(source.module.body, lines)).bytes
-
-
 @dataclass(frozen=True)
-class _Lines:
-    """What to insert, by the identity of the statement it goes to."""
+class _Line:
+    """A line to insert before the file's line `at` (counted from 0); `rank` orders what goes to the same gap."""
 
-    before: dict[int, list[cst.BaseStatement]]
-    after: dict[int, list[cst.BaseStatement]]
-    above: dict[int, list[cst.Decorator]]
-
-
-def _rewritten(body, lines: _Lines) -> list:
-    out = []
-    for statement in body:
-        out += lines.before.get(id(statement), ())
-        out.append(_inside(statement, lines))
-        out += lines.after.get(id(statement), ())
-    return out
+    at: int
+    rank: tuple[int, int]
+    text: bytes
 
 
-def _inside(node: cst.CSTNode, lines: _Lines) -> cst.CSTNode:
-    """The node with lines inserted anywhere below it; the very same node when there are none."""
-    changes = {}
-    if isinstance(getattr(node, "body", None), cst.IndentedBlock):
-        body = _rewritten(node.body.body, lines)
-        if len(body) != len(node.body.body) or any(new is not old for new, old in zip(body, node.body.body, strict=True)):
-            changes["body"] = node.body.with_changes(body=body)
-    for field in ("orelse", "finalbody"):
-        if (clause := getattr(node, field, None)) is not None and not isinstance(clause, cst.BaseExpression):
-            if (new := _inside(clause, lines)) is not clause:
-                changes[field] = new
-    for field in ("handlers", "cases"):
-        if clauses := getattr(node, field, None):
-            new = [_inside(clause, lines) for clause in clauses]
-            if any(one is not other for one, other in zip(new, clauses, strict=True)):
-                changes[field] = new
-    if id(node) in lines.above:
-        changes["decorators"] = [*lines.above[id(node)], *node.decorators]
-    return node.with_changes(**changes) if changes else node
+def _with_lines(source: Source, taps: Sequence[tuple[str, Tap]]) -> bytes:
+    lines = [_tap_line(source, probe, tap) for probe, tap in taps]
+    first, last = _first_import(source)
+    code = marks.marked(marks.IMPORT_CODE, marks.IMPORT, sha256(source.data))
+    lines.append(_line(source, first, last, (0, 0), code))
+    out, done = [], 0
+    for line in sorted(lines, key=lambda each: (each.at, each.rank)):
+        out += source.lines[done : line.at]
+        out.append(line.text)
+        done = line.at
+    return b"".join([*out, *source.lines[done:]])
 
 
-def _statement(module: cst.Module, line: str) -> cst.BaseStatement:
-    return cst.parse_statement(line, config=module.config_for_parsing)
+def _tap_line(source: Source, probe: str, tap: Tap) -> _Line:
+    first, last = tap.place.lines
+    if tap.where == "above":
+        return _line(source, first, first - 1, (1, 0), marks.marked(f"@_specwire.{tap.code}", probe))
+    code = marks.marked(f"if _specwire.on: _specwire.{tap.code}", probe)
+    if tap.where == "before":
+        return _line(source, first, first - 1, (1, 0), code)
+    # After the end of a loop's body comes what belongs in it, then what comes after the loop.
+    return _line(source, first, last, (0, -len(_indentation(source, first))), code)
 
 
-def _decorator(line: str) -> cst.Decorator:
-    return cst.parse_statement(f"{line}\ndef f(): ...\n").decorators[0]
+def _line(source: Source, first: int, at: int, rank: tuple[int, int], code: str) -> _Line:
+    """`code` as a line of its own after line `at`, indented and ended as line `first` is."""
+    end = re.search(rb"\r?\n?$", source.lines[max(at, 1) - 1])[0]
+    if not end:
+        raise SpecwireError(f"{source.name}: its last line has no end, and a tap would stand after it. Nothing was written.")
+    return _Line(at, rank, _indentation(source, first) + code.encode() + end)
 
 
-def _first_import(source: Source) -> cst.BaseStatement:
-    """The first import that is not from `__future__`: after it, a further import is never out of place."""
-    for statement in source.module.body:
-        if isinstance(statement, cst.SimpleStatementLine) and isinstance(statement.body[0], (cst.Import, cst.ImportFrom)):
-            module = getattr(statement.body[0], "module", None)
-            if not (isinstance(module, cst.Name) and module.value == "__future__"):
-                return statement
+def _indentation(source: Source, line: int) -> bytes:
+    return re.match(rb"[ \t]*", source.lines[line - 1])[0]
+
+
+def _first_import(source: Source) -> tuple[int, int]:
+    """Lines of the first import that is not from `__future__`: after it, a further import is never out of place."""
+    for node in source.syntax.body:
+        if isinstance(node, ast.Import) or isinstance(node, ast.ImportFrom) and node.module != "__future__":
+            return node.lineno, node.end_lineno
     raise SpecwireError(f"{source.name}: imports nothing at its top level, so it is no engine module. Nothing was written.")
 
 
@@ -142,7 +132,7 @@ def _prove(name: str, original: bytes, data: bytes, taps: int) -> None:
     if len(inserted) != taps + 1 or not all(mark.intact for mark in inserted):
         raise SpecwireError(f"{name}: {taps + 1} lines were to be inserted, {len(inserted)} were. Nothing was written.")
     if marks.stripped(data) != original:
-        raise SpecwireError(f"{name}: LibCST would change other bytes of this file (a form feed, a lone CR?). Nothing was written.")
+        raise SpecwireError(f"{name}: without the inserted lines it would not be the file it was (a lone CR?). Nothing was written.")
     try:
         ast.parse(data)
     except (SyntaxError, ValueError) as error:

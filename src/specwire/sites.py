@@ -1,70 +1,93 @@
-"""The structural matchers: they find where EAGLE-3 passes through SGLang's source, whatever the release.
+"""The structural matchers that probes are written with: where EAGLE-3 passes through SGLang's source.
 
-Matchers go by what the code binds and calls, never by line, text or version. The capture loop is the
-centre: the innermost `for` over the target's layers in which a collection of intermediate states grows.
+Matchers go by what the code binds and calls, never by line, text or version.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import libcst as cst
 
-from specwire.source import (
-    Function,
-    Place,
-    Source,
-    assigned,
-    bound_after,
-    bound_before,
-    calls,
-    descend,
-    dotted,
-    names,
-    places,
-    readable,
-    target_names,
-)
+from specwire import streams
+from specwire.bindings import bound_after, readable, reading
+from specwire.drafts import NoDraft, UnknownDraft, drafts
+from specwire.growth import branch_test
+from specwire.lineage import elsewhere
+from specwire.loops import Capture, CaptureLoop, Unknown, capture_loops
+from specwire.probe import Absent, Unrecognised
+from specwire.source import Function, Place, Source, assigned, calls, dotted, names, target_names
+from specwire.streams import Unreadable, stream
 
-_GROWS = ("append", "extend", "slot", "capture")
-_NOT_FORWARD = ("__init__", "load_weights")
+__all__ = ["Absent", "NoDraft", "Unreadable", "UnknownDraft", "Unrecognised", "drafts", "readable", "reading", "stream"]
 
 
-@dataclass(frozen=True)
-class Capture:
-    """A statement of the layer loop after which `collected` may have grown by `boundary` (an expression)."""
-
-    place: Place
-    collected: str
-    boundary: str
-
-
-@dataclass(frozen=True)
-class CaptureLoop:
-    """The loop over the target's layers in `function` that collects states for a draft."""
-
-    function: Function
-    place: Place
-    index: str
-    captures: tuple[Capture, ...]
-    layer_call: Place | None
-
-    @property
-    def collected(self) -> str:
-        return self.captures[-1].collected
+def targets(source: Source) -> tuple[list[CaptureLoop], list[Absent | Unrecognised]]:
+    """The capture loops of a target's file, and what there is to say about the rest: not understood, or elsewhere."""
+    found = capture_loops(source)
+    loops = [each for each in found if isinstance(each, CaptureLoop)]
+    unknown = [Unrecognised(each.function.qualname, each.why) for each in found if isinstance(each, Unknown)]
+    return loops, unknown if found else elsewhere(source)
 
 
-def capture_loops(source: Source) -> Iterator[CaptureLoop]:
-    """Every capture loop of the file, in file order."""
-    for function in source.functions:
-        if function.node.name.value in _NOT_FORWARD:
-            continue
-        loops = [place for place in places(function) if isinstance(place.statement, cst.For)]
-        for place in loops:
-            if not any(place.statement in other.parents for other in loops):
-                if loop := _capture_loop(source, function, place):
-                    yield loop
+def captures(loops: list[CaptureLoop]) -> Iterator[tuple[Capture, Function]]:
+    """Every place where something may be collected, once, with its function."""
+    seen = set()
+    for loop in loops:
+        for capture in loop.captures:
+            if (key := (id(capture.place.statement), capture.collected)) not in seen:
+                seen.add(key)
+                yield capture, loop.function
+
+
+def functions(loops: list[CaptureLoop]) -> Iterator[CaptureLoop]:
+    """One loop for each function: what is reported once a function belongs to the first of its loops."""
+    seen: set[Function] = set()
+    for loop in loops:
+        if loop.function not in seen:
+            seen.add(loop.function)
+            yield loop
+
+
+def embedding(loop: CaptureLoop) -> tuple[Place, str] | Absent | Unrecognised:
+    """The statement after which the loop's embeddings are there, and their name; or why it has none."""
+    function, hidden = loop.function, streams.states(loop)
+    if hidden and (found := streams.embedding(function, hidden)):
+        return found
+    if hidden and (given := streams.handed_in(function, hidden)):
+        return Absent(function.qualname, f"is handed its states as {given} by {_by(function) or 'code in other files'}: it embeds nothing itself")
+    line = loop.whole.lines[0]
+    return Unrecognised(
+        function.qualname,
+        f"looked for a call of self.…embed… that the states come from ({hidden or 'no plain name'}), before the loop over the "
+        f"layers; nearest is {function.source.name}:{line}: {function.source.text(line)}",
+    )
+
+
+def endings(loop: CaptureLoop) -> Iterator[tuple[Place, str] | Absent | Unrecognised]:
+    """Each way out at the end of the loop's function, and the name of the states that it gives back; or why there is none."""
+    function = loop.function
+    places = streams.endings(function)
+    named = [(place, name) for place in places if (name := streams.returned(place)) and readable(place, "before", name)]
+    if named:
+        yield from named
+    elif by := _by(function):
+        yield Absent(function.qualname, f"gives its states back to {by}: it is not the end of the forward")
+    else:
+        line = (places[-1] if places else loop.whole).lines[0]
+        yield Unrecognised(
+            function.qualname,
+            "looked for a last return that gives back the states by name; "
+            f"nearest is {function.source.name}:{line}: {function.source.text(line)}",
+        )
+
+
+def _by(function: Function) -> str:
+    """The functions of the same file that call this one."""
+    called = re.compile(rb"\.%s\b" % re.escape(function.name.encode()))
+    others = [each.qualname for each in function.source.functions if each is not function and called.search(each.bytes)]
+    return " and ".join(others)
 
 
 def batch_arguments(place: Place, *, ids: str = "input_ids", positions: str = "positions") -> str:
@@ -77,239 +100,21 @@ def model_argument(function: Function) -> str:
     return "self" if "self" in function.parameters else "None"
 
 
-def embedding(function: Function) -> tuple[Place, str] | None:
-    """The statement after which the target's embeddings are there, computed or handed in, and their name."""
-    for place in places(function):
-        for targets, value in assigned(place.statement):
-            if target_names(targets) and any(_is_embedding(call) for call in calls(value)):
-                choice = _whole_choice(place)
-                return next(((choice, name) for name in _bound_below(choice) if bound_after(choice, name)), None)
-    return None
-
-
-def loop_end(function: Function) -> Place | None:
-    """The function's way out: its last `return`, or the choice of returns just before it."""
-    body = tuple(function.body)
-    if not body or not _returns(body[-1]):
-        return None
-    is_choice = len(body) > 1 and isinstance(body[-2], cst.If) and _returns(body[-2]) and not _returns_proxy(body[-2])
-    return Place(function, body[-2] if is_choice else body[-1], (body,), ())
-
-
-def returned_name(place: Place) -> str | None:
-    """The first plain name that a `return` at or below the place gives back."""
-    for part in descend(place.statement):
-        if isinstance(part, cst.Return) and part.value is not None:
-            value = part.value.body if isinstance(part.value, cst.IfExp) else part.value
-            value = value.elements[0].value if isinstance(value, cst.Tuple) else value
-            return value.value if isinstance(value, cst.Name) else None
-    return None
-
-
-def layer_states(call: Place) -> str | None:
-    """The name that the layer call both takes and binds anew: the states on their way through the layers."""
-    for part in descend(call.statement):
-        if isinstance(part, cst.Assign) and isinstance(part.value, cst.Call) and _is_layer_call(part.value, set()):
-            given = {name for argument in part.value.args for name in names(argument)}
-            for name in target_names([target.target for target in part.targets]):
-                if name in given and name != "residual":
-                    return name
-    return None
-
-
-def held_residual(source: Source, call: Place) -> str:
-    """How this release holds the other half of the stream at the layer call, as further tap arguments."""
-    given = {name for each in calls(call.statement) for argument in each.args for name in names(argument)}
-    if "residual" in given and readable(call, "before", "residual"):
-        return ", residual=residual"
-    return ", snapshot=residual_batch.snapshot" if "residual_batch" in source.imported else ""
-
-
-def draft_states(source: Source) -> Iterator[tuple[Place, str, str]]:
-    """Each `STATES = ….spec_info.hidden_states` before a width test in the same function: the place, STATES, EMBEDS."""
-    tests = {test.function.node: embeds for test, _, embeds in width_tests(source)}
-    for function in source.functions:
-        for place in places(function) if function.node in tests else ():
-            for targets, value in assigned(place.statement):
-                if (dotted(value) or "").endswith(".spec_info.hidden_states") and target_names(targets):
-                    yield place, target_names(targets)[0], tests[function.node]
-
-
-def width_tests(source: Source) -> Iterator[tuple[Place, str, str]]:
-    """Each `if STATES.shape[-1] != EMBEDS.shape[-1]` of a draft that may project: the place, STATES, EMBEDS."""
-    for function in source.functions:
-        for place in places(function):
-            if isinstance(place.statement, cst.If) and (pair := _width_test(place.statement.test)):
-                yield place, *pair
-
-
 def concats(source: Source, which: str) -> Iterator[tuple[Place, str]]:
     """Where the auxiliary states are packed under `is_full()` or `is_last()`: the place, and the packed name."""
     for function in source.functions:
-        for place in places(function):
-            if not any(_asks(parent, f"is_{which}") for parent in _deciding(place)):
-                continue
-            for targets, value in assigned(place.statement):
-                packed = [call for call in calls(value) if _packs(call)]
-                if packed and target_names(targets):
-                    yield place, target_names(targets)[0]
-
-
-# --- the capture loop -------------------------------------------------------------------------------
-
-
-def _capture_loop(source: Source, function: Function, loop: Place) -> CaptureLoop | None:
-    steps = list(_steps(loop))
-    index = _index(loop.statement)
-    layer_call = next((step for step in steps if _calls_layer(step, loop.statement)), None)
-    captures, called = [], False
-    for step in steps:
-        called_here = _calls_layer(step, loop.statement)
-        for collected, at_input in _collections(function, step):
-            number = index or _compared_index(step.statement)
-            if number and bound_after(step, collected):
-                after_layer = called and not at_input
-                captures.append(Capture(step, collected, f"{number} + 1" if after_layer else number))
-                break
-        called = called or called_here
-    if not captures:
-        return None
-    return CaptureLoop(function, loop, index or captures[0].boundary, tuple(captures), layer_call)
-
-
-def _steps(loop: Place) -> Iterator[Place]:
-    """The loop's own statements, those inside a `with` counted as its own."""
-    inside = [place for place in places(loop.function) if loop.statement in place.parents]
-    for place in inside:
-        between = place.parents[place.parents.index(loop.statement) + 1 :]
-        if all(isinstance(parent, cst.With) for parent in between) and not isinstance(place.statement, cst.With):
-            yield place
-
-
-def _collections(function: Function, step: Place) -> Iterator[tuple[str, bool]]:
-    """(collection, whether the layer itself captures its input) for what may grow in this step."""
-    for call in calls(step.statement):
-        for argument in call.args:
-            if argument.keyword is not None and "captur" in argument.keyword.value:
-                if name := _collection_of(function, step, argument.value):
-                    yield name, True
-    if isinstance(step.statement, cst.If) and any("captur" in name for name in _all_names(step.statement.test)):
-        for call in calls(step.statement):
-            if isinstance(call.func, cst.Attribute) and call.func.attr.value in _GROWS:
-                if isinstance(call.func.value, cst.Name):
-                    yield call.func.value.value, False
-
-
-def _collection_of(function: Function, step: Place, value: cst.BaseExpression) -> str | None:
-    """The collection behind `X`, `X.capture`, `X if … else None`, or a local that holds one of these."""
-    if isinstance(value, cst.IfExp):
-        value = value.body
-    if isinstance(value, cst.Attribute) and value.attr.value in _GROWS:
-        return dotted(value.value)
-    if not isinstance(value, cst.Name):
-        return None
-    for place in places(function):
-        if isinstance(place.statement, cst.FunctionDef) and place.statement.name.value == value.value:
-            for call in calls(place.statement):
-                if isinstance(call.func, cst.Attribute) and call.func.attr.value in _GROWS:
-                    return dotted(call.func.value)
-        for targets, source in assigned(place.statement):
-            if target_names(targets) == [value.value] and isinstance(source, (cst.IfExp, cst.Attribute)):
-                return _collection_of(function, step, source)
-    return value.value
-
-
-def _calls_layer(step: Place, loop: cst.For) -> bool:
-    """Whether the step runs the layer at hand: `layer(…)`, `self.layers[i](…)` or a method of either."""
-    items = set(target_names([loop.target]))
-    return any(_is_layer_call(call, items) for call in calls(step.statement))
-
-
-def _is_layer_call(call: cst.Call, items: set[str]) -> bool:
-    function = call.func
-    if isinstance(function, cst.Attribute) and function.attr.value.startswith("forward"):
-        function = function.value
-    if isinstance(function, cst.Name):
-        return function.value in {"layer", "decoder_layer", "block"} | items
-    return isinstance(function, cst.Subscript) and (dotted(function.value) or "").endswith("layers")
-
-
-def _index(loop: cst.For) -> str | None:
-    """The loop's counter, when it has one."""
-    target = target_names([loop.target])
-    counted = isinstance(loop.iter, cst.Call) and dotted(loop.iter.func) in ("range", "enumerate")
-    return target[0] if target and (counted or len(target) == 1 and len(target[0]) <= 2) else None
-
-
-def _compared_index(statement: cst.CSTNode) -> str | None:
-    """`layer.layer_id` in `layer.layer_id in self.…_to_capture`."""
-    for part in descend(statement):
-        if isinstance(part, cst.Comparison) and isinstance(part.comparisons[0].operator, cst.In):
-            if any("captur" in name for name in _all_names(part.comparisons[0].comparator)):
-                return dotted(part.left)
-    return None
-
-
-def _all_names(node: cst.CSTNode) -> set[str]:
-    return {part.value for part in descend(node) if isinstance(part, cst.Name)}
-
-
-# --- expressions ------------------------------------------------------------------------------------
-
-
-def _is_embedding(call: cst.Call) -> bool:
-    name = dotted(call.func) or ""
-    return name.startswith("self.") and "embed" in name.rsplit(".", 1)[-1]
-
-
-def _whole_choice(place: Place) -> Place:
-    """The innermost `if input_embeds is None` around an embedding, so that embeddings handed in count too."""
-    for depth in range(len(place.parents) - 1, -1, -1):
-        parent = place.parents[depth]
-        if isinstance(parent, cst.If) and any("embeds" in name for name in _all_names(parent.test)):
-            return Place(place.function, parent, place.suites[: depth + 1], place.parents[:depth])
-    return place
-
-
-def _bound_below(place: Place) -> Iterator[str]:
-    """Names that assignments at or below the place bind, in order."""
-    inside = [each for each in places(place.function) if place.statement in (each.statement, *each.parents)]
-    for each in inside:
-        for targets, _ in assigned(each.statement):
-            yield from target_names(targets)
-
-
-def _returns(statement: cst.CSTNode) -> bool:
-    return any(isinstance(part, cst.Return) for part in descend(statement))
-
-
-def _returns_proxy(statement: cst.CSTNode) -> bool:
-    """Whether a return hands states on to the next pipeline stage: not the end of the target."""
-    return any("is_last_rank" in _all_names(part) for part in descend(statement))
-
-
-def _width_test(test: cst.BaseExpression) -> tuple[str, str] | None:
-    if not isinstance(test, cst.Comparison) or not isinstance(test.comparisons[0].operator, cst.NotEqual):
-        return None
-    pair = _last_width(test.left), _last_width(test.comparisons[0].comparator)
-    return pair if all(pair) else None
-
-
-def _last_width(node: cst.BaseExpression) -> str | None:
-    """NAME in `NAME.shape[-1]`."""
-    if isinstance(node, cst.Subscript) and isinstance(node.value, cst.Attribute) and node.value.attr.value == "shape":
-        return node.value.value.value if isinstance(node.value.value, cst.Name) else None
-    return None
+        for place in function.places if f"is_{which}".encode() in function.bytes else ():
+            if any(_asks(test, f"is_{which}") for test in _deciding(place)):
+                for targets, value in assigned(place.statement):
+                    if any(_packs(call) for call in calls(value)) and target_names(targets):
+                        yield place, target_names(targets)[0]
 
 
 def _deciding(place: Place) -> Iterator[cst.BaseExpression]:
     """The tests of the `if` and `elif` branches that the place stands in."""
     for depth, parent in enumerate(place.parents):
-        inner = (*place.suites, ())[depth + 1]
-        while isinstance(parent, cst.If):
-            if tuple(getattr(parent.body, "body", ())) == inner:
-                yield parent.test
-            parent = parent.orelse
+        if isinstance(parent, cst.If) and (test := branch_test(parent, place.suites[depth + 1])) is not None:
+            yield test
 
 
 def _asks(test: cst.BaseExpression, method: str) -> bool:

@@ -1,18 +1,24 @@
-"""One source file as LibCST sees it: walked by statement, cut into functions, and rewritten by whole lines.
+"""One source file: which functions it has, the lines they stand on, and each as LibCST sees it.
 
-Positions are never used. A place is a statement node, and lines are inserted before or after it.
+`ast` reads the whole file: it is ten times quicker and knows every line. LibCST reads only the functions that
+a matcher asks about. A place is a statement; taps are whole lines before or after it.
 """
 
 from __future__ import annotations
 
+import ast
+import functools
 import hashlib
-from collections.abc import Iterator, Sequence
+import io
+import tokenize
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import libcst as cst
 
 Statement = cst.BaseStatement
+Suite = tuple[Statement, ...]
 
 # Fields that hold layout, not meaning: never descended into.
 _LAYOUT = frozenset(
@@ -21,85 +27,137 @@ _LAYOUT = frozenset(
 )
 
 
-@dataclass(frozen=True)
-class Function:
-    """A function or method, with what encloses it."""
+class Source:
+    """`name` relative to the tree's root, and its bytes as they are without any tap.
 
-    node: cst.FunctionDef
-    qualname: str
-    owner: cst.ClassDef | None
+    `read` gives the bytes of another file of the tree by name; None, or OSError, where there is none.
+    """
+
+    def __init__(self, name: str, data: bytes, read: Callable[[str], bytes | None] = lambda name: None) -> None:
+        self.name = name
+        self.data = data
+        self.read = read
+
+    @cached_property
+    def syntax(self) -> ast.Module:
+        """Raises SyntaxError or ValueError when the file is no Python."""
+        return ast.parse(self.data)
+
+    @cached_property
+    def lines(self) -> list[bytes]:
+        return self.data.splitlines(keepends=True)
+
+    @cached_property
+    def encoding(self) -> str:
+        return tokenize.detect_encoding(io.BytesIO(self.data).readline)[0]
+
+    @cached_property
+    def functions(self) -> list[Function]:
+        """All functions and methods outside other functions, in file order."""
+        return list(_functions(self, self.syntax.body, None))
+
+    @cached_property
+    def imported(self) -> frozenset[str]:
+        """Names that the module's own import statements bind, at any depth outside functions."""
+        return frozenset(_imported(self.syntax))
+
+    def text(self, line: int) -> str:
+        """A line of the file (counted from 1), stripped."""
+        return self.lines[line - 1].decode(self.encoding, "replace").strip()
+
+
+@dataclass(frozen=True, eq=False)
+class Function:
+    """A function or method, and the qualified name of the class it belongs to."""
+
+    source: Source
+    name: str
+    owner: str | None
+    first: int
+    last: int
+    syntax: ast.FunctionDef | ast.AsyncFunctionDef
+
+    @property
+    def qualname(self) -> str:
+        return f"{self.owner}.{self.name}" if self.owner else self.name
+
+    @cached_property
+    def bytes(self) -> bytes:
+        return b"".join(self.source.lines[self.first - 1 : self.last])
+
+    @cached_property
+    def node(self) -> cst.FunctionDef:
+        """Raises cst.ParserSyntaxError when LibCST cannot read the function."""
+        text = self.bytes.decode(self.source.encoding)
+        if text[:1].isspace():
+            return cst.parse_module("if 0:\n" + text).body[0].body.body[0]
+        return cst.parse_module(text).body[0]
 
     @property
     def body(self) -> Sequence[Statement]:
-        return _block(self.node.body)
+        return block(self.node.body)
 
     @cached_property
     def parameters(self) -> frozenset[str]:
-        given = self.node.params
-        each = [*given.posonly_params, *given.params, *given.kwonly_params]
-        each += [extra for extra in (given.star_arg, given.star_kwarg) if isinstance(extra, cst.Param)]
-        return frozenset(parameter.name.value for parameter in each)
+        given = self.syntax.args
+        each = [*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg]
+        return frozenset(argument.arg for argument in each if argument is not None)
+
+    @cached_property
+    def places(self) -> tuple[Place, ...]:
+        """Every statement of the function that stands on lines of its own, outer before inner, in file order."""
+        return tuple(_places(self, tuple(self.body), (), ()))
+
+    @cached_property
+    def spans(self) -> dict[int, tuple[int, int]]:
+        """First and last line of each of those statements, by identity."""
+        return dict(_spans(self.body, self.syntax.body))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Place:
     """A statement inside a function, with the suites that lead to it, outermost first."""
 
     function: Function
     statement: Statement
-    suites: tuple[tuple[Statement, ...], ...]
+    suites: tuple[Suite, ...]
     parents: tuple[Statement, ...]
 
+    @property
+    def lines(self) -> tuple[int, int]:
+        """First and last line in the file, counted from 1. A function is one whole: its decorators count."""
+        if self.statement is self.function.node:
+            return self.function.first, self.function.last
+        return self.function.spans[id(self.statement)]
 
-class Source:
-    """`name` relative to the tree's root, and its bytes as they would be without any tap."""
+    @property
+    def suite(self) -> Suite:
+        return self.suites[-1]
 
-    def __init__(self, name: str, data: bytes) -> None:
-        self.name = name
-        self.data = data
-
-    @cached_property
-    def module(self) -> cst.Module:
-        """Raises cst.ParserSyntaxError when the file does not parse."""
-        return cst.parse_module(self.data)
-
-    @cached_property
-    def functions(self) -> list[Function]:
-        """All functions and methods outside other functions, in file order."""
-        return list(_functions(self.module.body, "", None))
-
-    @cached_property
-    def imported(self) -> frozenset[str]:
-        """Names that the module's own import statements bind, at any depth outside functions."""
-        return frozenset(_imported(self.module.body))
-
-    def text(self, node: cst.CSTNode) -> str:
-        return self.module.code_for_node(node)
+    def next(self) -> Place | None:
+        """The statement after it in the same suite."""
+        after = next((index for index, each in enumerate(self.suite) if each is self.statement), -1) + 1
+        return Place(self.function, self.suite[after], self.suites, self.parents) if after < len(self.suite) else None
 
 
-def places(function: Function) -> Iterator[Place]:
-    """Every statement of the function that stands on lines of its own, outer before inner."""
-    yield from _places(function, tuple(function.body), (), ())
+@functools.lru_cache(maxsize=16)
+def opened(name: str, data: bytes, read: Callable[[str], bytes | None]) -> Source:
+    """The file, parsed once however often it is asked for."""
+    return Source(name, data, read)
 
 
-def suites(statement: cst.CSTNode) -> Iterator[tuple[Statement, ...]]:
+def suites(statement: cst.CSTNode) -> Iterator[Suite]:
     """The indented blocks directly below a compound statement; those of an `elif` count as its `if`'s."""
     for part in _parts(statement):
-        block = getattr(part, "body", None)
-        if isinstance(block, cst.IndentedBlock):
-            yield tuple(block.body)
+        if suite := tuple(block(getattr(part, "body", None))):
+            yield suite
         if isinstance(part, cst.If) and part.orelse is not None:
-            yield from suites(part.orelse) if isinstance(part.orelse, cst.If) else suites(part.orelse)
+            yield from suites(part.orelse)
 
 
 def descend(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
     """The node and everything below it that has meaning, depth first, in source order."""
-    yield node
-    for field in _fields(type(node)):
-        value = getattr(node, field)
-        for part in value if isinstance(value, (list, tuple)) else (value,):
-            if isinstance(part, cst.CSTNode):
-                yield from descend(part)
+    return iter(_below(node))
 
 
 def dotted(node: cst.CSTNode | None) -> str | None:
@@ -111,28 +169,43 @@ def dotted(node: cst.CSTNode | None) -> str | None:
     return None
 
 
+def code(node: cst.CSTNode) -> str:
+    """The node's source on one line."""
+    return " ".join(cst.Module([]).code_for_node(node).split())
+
+
 def calls(node: cst.CSTNode) -> Iterator[cst.Call]:
-    return (part for part in descend(node) if isinstance(part, cst.Call))
+    return (part for part in _below(node) if isinstance(part, cst.Call))
 
 
 def names(node: cst.CSTNode) -> set[str]:
-    """Plain names read or written anywhere in the node (attribute names do not count)."""
-    attributes = {part.attr for part in descend(node) if isinstance(part, cst.Attribute)}
-    keywords = {part.keyword for part in descend(node) if isinstance(part, cst.Arg) and part.keyword}
-    return {
-        part.value
-        for part in descend(node)
-        if isinstance(part, cst.Name) and part not in attributes and part not in keywords
-    }
+    """Plain names read or written anywhere in the node (attribute and keyword names do not count)."""
+    below = _below(node)
+    other = {id(part.attr) for part in below if isinstance(part, cst.Attribute)}
+    other |= {id(part.keyword) for part in below if isinstance(part, cst.Arg) and part.keyword}
+    return {part.value for part in below if isinstance(part, cst.Name) and id(part) not in other}
 
 
-def assigned(statement: Statement) -> Iterator[tuple[list[cst.BaseExpression], cst.BaseExpression]]:
+def words(node: cst.CSTNode) -> set[str]:
+    """All names in the node: plain ones, attributes, keywords and what string constants hold."""
+    found = set()
+    for part in _below(node):
+        if isinstance(part, (cst.Name, cst.SimpleString)):
+            found.add(part.value)
+        elif isinstance(part, cst.Attribute):
+            found.add(part.attr.value)
+        elif isinstance(part, cst.Arg) and part.keyword:
+            found.add(part.keyword.value)
+    return found
+
+
+def assigned(statement: cst.CSTNode) -> Iterator[tuple[list[cst.BaseExpression], cst.BaseExpression]]:
     """(targets, value) of each assignment that a simple statement line makes."""
     if isinstance(statement, cst.SimpleStatementLine):
         for small in statement.body:
             if isinstance(small, cst.Assign):
                 yield [target.target for target in small.targets], small.value
-            elif isinstance(small, cst.AnnAssign) and small.value is not None:
+            elif isinstance(small, (cst.AnnAssign, cst.AugAssign)) and small.value is not None:
                 yield [small.target], small.value
 
 
@@ -147,79 +220,38 @@ def target_names(targets: Sequence[cst.BaseExpression]) -> list[str]:
     return found
 
 
-def bound_before(place: Place, name: str) -> bool:
-    """Whether `name` is surely bound when control reaches the place: a parameter, or assigned on every way there."""
-    if name in place.function.parameters:
-        return True
-    for suite, inside in zip(place.suites, (*place.parents, place.statement), strict=True):
-        for statement in suite:
-            if statement is inside:
-                break
-            if _binds(statement, name):
-                return True
-    loops = [parent for parent in place.parents if isinstance(parent, cst.For)]
-    return any(name in target_names([loop.target]) for loop in loops)
-
-
-def readable(place: Place, where: str, name: str) -> bool:
-    """Whether a line `before` or `after` the place can read `name` without any way to a NameError.
-
-    Sure are: parameters, what every way there binds, and what the statement itself reads at once.
-    """
-    if where == "after" and bound_after(place, name):
-        return True
-    return bound_before(place, name) or name in names(_head(place.statement))
-
-
-def _head(statement: cst.CSTNode) -> cst.CSTNode:
-    """The part of a statement that is evaluated whatever happens: of an `if`, its test."""
-    if isinstance(statement, cst.SimpleStatementLine) and isinstance(statement.body[0], (cst.Assign, cst.AnnAssign)):
-        return statement.body[0].value
-    for field in ("test", "iter"):
-        if hasattr(statement, field):
-            return getattr(statement, field)
-    return statement if isinstance(statement, cst.SimpleStatementLine) else cst.Pass()
-
-
-def bound_after(place: Place, name: str) -> bool:
-    """The same, once the statement at the place is done."""
-    return _binds(place.statement, name) or bound_before(place, name)
-
-
-def _binds(statement: cst.CSTNode, name: str) -> bool:
-    if any(name in target_names(targets) for targets, _ in assigned(statement)):
-        return True
-    if isinstance(statement, cst.With):
-        return any(_binds(inner, name) for inner in _block(statement.body))
-    if isinstance(statement, cst.If):
-        return statement.orelse is not None and all(
-            _ends(suite) or any(_binds(inner, name) for inner in suite) for suite in _branches(statement)
-        )
-    if isinstance(statement, cst.FunctionDef):
-        return statement.name.value == name
-    return False
-
-
-def _branches(statement: cst.If) -> Iterator[tuple[Statement, ...]]:
-    yield tuple(_block(statement.body))
-    if isinstance(statement.orelse, cst.If):
-        yield from _branches(statement.orelse)
-        if statement.orelse.orelse is None:
-            yield ()  # no branch taken at all
-    elif statement.orelse is not None:
-        yield tuple(_block(statement.orelse.body))
-
-
-def _ends(suite: Sequence[Statement]) -> bool:
-    """Whether control surely leaves the function (or loop) at the end of the suite."""
-    last = suite[-1] if suite else None
-    return isinstance(last, cst.SimpleStatementLine) and isinstance(
-        last.body[-1], (cst.Return, cst.Raise, cst.Continue, cst.Break)
-    )
-
-
-def _block(body: cst.CSTNode) -> Sequence[Statement]:
+def block(body: cst.CSTNode | None) -> Sequence[Statement]:
+    """The statements of an indented block; none for a suite on its header's own line."""
     return body.body if isinstance(body, cst.IndentedBlock) else ()
+
+
+def sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+@functools.lru_cache(maxsize=4096)
+def _below(node: cst.CSTNode) -> tuple[cst.CSTNode, ...]:
+    found: list[cst.CSTNode] = []
+    _collect(node, found)
+    return tuple(found)
+
+
+def _collect(node: cst.CSTNode, found: list[cst.CSTNode]) -> None:
+    found.append(node)
+    for field in _fields(type(node)):
+        value = getattr(node, field)
+        if isinstance(value, cst.CSTNode):
+            _collect(value, found)
+        elif isinstance(value, (list, tuple)):
+            for part in value:
+                if isinstance(part, cst.CSTNode):
+                    _collect(part, found)
+
+
+@functools.cache
+def _fields(kind: type) -> tuple[str, ...]:
+    names = kind.__dataclass_fields__
+    return tuple(name for name in names if name not in _LAYOUT and not name.startswith("whitespace"))
 
 
 def _parts(statement: cst.CSTNode) -> Iterator[cst.CSTNode]:
@@ -233,47 +265,65 @@ def _parts(statement: cst.CSTNode) -> Iterator[cst.CSTNode]:
     yield from getattr(statement, "cases", ())
 
 
-def _places(function, suite, outer_suites, parents) -> Iterator[Place]:
+def _places(function: Function, suite: Suite, outer: tuple[Suite, ...], parents: Suite) -> Iterator[Place]:
     for statement in suite:
-        yield Place(function, statement, (*outer_suites, suite), parents)
+        yield Place(function, statement, (*outer, suite), parents)
         if not isinstance(statement, (cst.FunctionDef, cst.ClassDef)):
             for inner in suites(statement):
-                yield from _places(function, inner, (*outer_suites, suite), (*parents, statement))
+                yield from _places(function, inner, (*outer, suite), (*parents, statement))
 
 
-def _functions(suite, prefix, owner) -> Iterator[Function]:
-    for statement in suite:
-        if isinstance(statement, cst.FunctionDef):
-            yield Function(statement, prefix + statement.name.value, owner)
-        elif isinstance(statement, cst.ClassDef):
-            yield from _functions(_block(statement.body), f"{prefix}{statement.name.value}.", statement)
+def _spans(body: Sequence[Statement], syntax: Sequence[ast.stmt]) -> Iterator[tuple[int, tuple[int, int]]]:
+    """Both parsers see the same statements in the same order; a line `a; b` is one of LibCST's and two of ast's."""
+    at = 0
+    for statement in body:
+        count = len(statement.body) if isinstance(statement, cst.SimpleStatementLine) else 1
+        same = syntax[at : at + count]
+        at += count
+        yield id(statement), (_first_line(same[0]), same[-1].end_lineno)
+        for inner, inner_syntax in _blocks(statement, same[0]):
+            yield from _spans(block(inner), inner_syntax)
+
+
+def _blocks(statement: cst.CSTNode, syntax: ast.stmt) -> Iterator[tuple[cst.CSTNode, Sequence[ast.stmt]]]:
+    """Each suite of a compound statement, as both see it."""
+    if isinstance(statement, (cst.SimpleStatementLine, cst.FunctionDef, cst.ClassDef)):
+        return
+    if hasattr(statement, "body"):
+        yield statement.body, syntax.body
+    for clause, handler in zip(getattr(statement, "handlers", ()), getattr(syntax, "handlers", ()), strict=True):
+        yield clause.body, handler.body
+    for clause, case in zip(getattr(statement, "cases", ()), getattr(syntax, "cases", ()), strict=True):
+        yield clause.body, case.body
+    if isinstance(getattr(statement, "orelse", None), cst.If):
+        yield from _blocks(statement.orelse, syntax.orelse[0])
+    elif getattr(statement, "orelse", None) is not None:
+        yield statement.orelse.body, syntax.orelse
+    if getattr(statement, "finalbody", None) is not None:
+        yield statement.finalbody.body, syntax.finalbody
+
+
+def _functions(source: Source, body: Sequence[ast.stmt], owner: str | None) -> Iterator[Function]:
+    for node in body:
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            yield Function(source, node.name, owner, _first_line(node), node.end_lineno, node)
+        elif isinstance(node, ast.ClassDef):
+            yield from _functions(source, node.body, f"{owner}.{node.name}" if owner else node.name)
         else:
-            for inner in suites(statement):
-                yield from _functions(inner, prefix, owner)
+            for field in ("body", "handlers", "orelse", "finalbody", "cases"):
+                parts = getattr(node, field, None)
+                if isinstance(parts, list):
+                    yield from _functions(source, parts, owner)
 
 
-def _imported(suite) -> Iterator[str]:
-    for statement in suite:
-        if isinstance(statement, cst.SimpleStatementLine):
-            for small in statement.body:
-                if isinstance(small, (cst.Import, cst.ImportFrom)) and not isinstance(small.names, cst.ImportStar):
-                    for alias in small.names:
-                        yield alias.evaluated_alias or alias.evaluated_name.split(".")[0]
-        else:
-            for inner in suites(statement):
-                yield from _imported(inner)
+def _first_line(node: ast.stmt) -> int:
+    return min([node.lineno, *(each.lineno for each in getattr(node, "decorator_list", ()))])
 
 
-_FIELDS: dict[type, tuple[str, ...]] = {}
-
-
-def _fields(kind: type) -> tuple[str, ...]:
-    if kind not in _FIELDS:
-        _FIELDS[kind] = tuple(
-            field for field in kind.__dataclass_fields__ if field not in _LAYOUT and not field.startswith("whitespace")
-        )
-    return _FIELDS[kind]
-
-
-def sha256(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
+def _imported(node: ast.AST) -> Iterator[str]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, (ast.Import, ast.ImportFrom)):
+            for alias in child.names:
+                yield alias.asname or alias.name.split(".")[0]
+        elif isinstance(child, (ast.stmt, ast.excepthandler)) and not isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            yield from _imported(child)
