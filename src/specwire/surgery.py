@@ -203,7 +203,7 @@ def _takes(probe: Probe, name: str, data: bytes) -> bool:
 
 
 def _add_rendered(outcome: Outcome, name: str, file: TappedFile, wanted: dict[str, Probe], names: list[str]) -> None:
-    after, rendered = _rendered(name, file.without(file.found), wanted)
+    after, rendered = _rendered(name, file.without(file.found), wanted, outcome.tree.read)
     if marks.same_but_hash(after, file.data):
         after = file.data  # edited since elsewhere: its import line keeps the hash that it was given
     had, have = _lines(file), _lines(TappedFile(after)) if after != file.data else _lines(file)
@@ -227,13 +227,13 @@ def _lines(file: TappedFile) -> Counter[tuple[str, str, bytes]]:
     )
 
 
-def _rendered(name: str, original: bytes, wanted: dict[str, Probe]) -> tuple[bytes, tuple[Site, ...]]:
+def _rendered(name: str, original: bytes, wanted: dict[str, Probe], *read: Callable[[str], bytes]) -> tuple[bytes, tuple[Site, ...]]:
     from specwire.insert import render  # LibCST takes half a second to import: only when something is rendered
 
     if marks.LITERAL in original:
         line = original[: original.index(marks.LITERAL)].count(b"\n") + 1
         raise SpecwireError(f"{name}:{line}: holds the taps' own mark as text, so taps could not be told from it. Nothing was written.")
-    done = render(name, original, wanted)
+    done = render(name, original, wanted, *read)
     return done.data, done.sites
 
 
