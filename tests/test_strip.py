@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from pathlib import Path
 from textwrap import dedent
 
 import pytest
@@ -114,6 +115,10 @@ LEFT = {
     "read in a nested function": (
         'if os.getenv("EAGLE3_DEBUG"):\n    z = x.shape\nf = lambda: z\n', "binds z"),
     "locals": ('if os.getenv("EAGLE3_DEBUG"):\n    q = 1\nself.run(**locals())\n', "calls locals()"),
+    "functional line in a plain if": (
+        'if a:\n    q = spec_info.hidden_states\n    print("[EAGLE3-DEBUG]")\nelse:\n    self.step()\n', ""),
+    "unread line in a mixed guard": (
+        'if os.getenv("EAGLE3_DEBUG"):\n    q = spec_info.hidden_states\n    self.step()\n', "calls self.step()"),
     "global": ('if os.getenv("EAGLE3_DEBUG"):\n    global LEVEL\n    LEVEL = 3\ny = LEVEL\n', "LEVEL"),
 }  # fmt: skip
 
@@ -124,8 +129,27 @@ def test_left_with_a_reason(body, reason):
     found = plan(before, "x.py")
     functional = [line for line in before.splitlines() if b"print" not in line and b"makedirs" not in line]
     assert [line for line in found.after.splitlines() if line in functional] == functional
-    assert any(reason in piece.why for piece in found.left), found.left
+    assert not reason or any(reason in piece.why for piece in found.left), found.left
     compile(found.after, "x.py", "exec")
+
+
+LEFTOVERS = sorted(Path(__file__).parents[1].joinpath("fixtures/leftovers").glob("*.py"))
+
+
+@pytest.mark.parametrize("path", LEFTOVERS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("ends", [b"\n", b"\r\n"], ids=["LF", "CRLF"])
+def test_leftovers(path, ends):
+    """The samples say themselves which of their lines go, and what has to stay for which reason."""
+    lines = [line + ends for line in path.read_bytes().splitlines()]
+    found = plan(b"".join(lines), path.name)
+    assert found.after == b"".join(line for line in lines if not line.rstrip().endswith(b"# goes"))
+    stays = {number: line.decode().partition("# stays: ")[2].strip() for number, line in enumerate(lines, 1) if b"# stays: " in line}
+    left = {piece.line: piece.why for piece in found.left if not piece.kind.startswith("unused")}
+    assert left.keys() == stays.keys() and all(stays[line] in left[line] for line in stays)
+
+
+def test_there_are_leftovers():
+    assert len(LEFTOVERS) >= 3
 
 
 def test_the_accident_that_must_not_happen():

@@ -4,29 +4,32 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
-_NEVER = frozenset(("__pycache__", "node_modules"))
+# Other people's code, history, and what tools keep for themselves.
+_NEVER = frozenset("__pycache__ node_modules .git .hg .svn .tox .nox .eggs .hypothesis .cache".split())
 
 
-@dataclass
-class Files:
+class Files(NamedTuple):
     """Paths below a directory, in a stable order. `skipped` holds the directories that were not looked into."""
 
-    python: list[str] = field(default_factory=list)
-    others: list[str] = field(default_factory=list)
-    skipped: list[str] = field(default_factory=list)
+    python: list[str]
+    others: list[str]
+    skipped: list[str]
 
 
 def walk(root: str, also: tuple[str, ...] = ()) -> Files:
     """All `.py` files below `root`, and the other files whose names end in one of `also`.
 
-    Hidden directories, `__pycache__`, `node_modules` and virtual environments are not looked into; links to
-    directories are not followed. A `root` that is a file stands for itself.
+    Virtual environments, version control's and tools' own directories are not looked into; links to directories
+    are not followed. A `root` that is a file stands for itself.
     """
-    found = Files()
+    found = Files([], [], [])
     if not os.path.isdir(root):
-        (found.python if root.endswith(".py") else found.others).append(root)
+        if root.endswith(".py"):
+            found.python.append(root)
+        elif also and root.endswith(also):
+            found.others.append(root)
         return found
     stack = [root]
     while stack:
@@ -44,7 +47,8 @@ def walk(root: str, also: tuple[str, ...] = ()) -> Files:
                     found.others.append(entry.path)
         for name in names:
             path = os.path.join(folder, name)
-            if name in _NEVER or name[0] == "." or os.path.exists(os.path.join(path, "pyvenv.cfg")):
+            private = name in _NEVER or (name[0] == "." and name.endswith("_cache"))
+            if private or os.path.exists(os.path.join(path, "pyvenv.cfg")):
                 if name != "__pycache__":
                     found.skipped.append(path)
             else:

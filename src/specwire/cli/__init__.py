@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import importlib
-import pkgutil
+import os
 import sys
-import traceback
 
 import click
 
@@ -17,10 +16,11 @@ class Commands(click.Group):
     """Loads `specwire.cli.NAME` only when `specwire NAME` is called, so that starting stays quick."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
+        files = (name for folder in __path__ for name in os.listdir(folder))
         return sorted(
-            info.name.replace("_", "-")
-            for info in pkgutil.iter_modules(__path__)
-            if not info.name.startswith("_")
+            name.removesuffix(".py").replace("_", "-")
+            for name in files
+            if name.endswith(".py") and not name.startswith("_")
         )
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
@@ -49,6 +49,8 @@ def main(argv: list[str] | None = None) -> None:
         print("specwire: stopped", file=sys.stderr)
         sys.exit(130)
     except Exception:
+        import traceback
+
         traceback.print_exc()
         print("specwire: this is a bug in specwire; nothing more was done", file=sys.stderr)
         sys.exit(FAULT)

@@ -65,7 +65,9 @@ _SAYING_NAME = re.compile(
 )
 
 # Stops in a debugger: never wanted in what is shipped.
-STOPS = frozenset("breakpoint pdb.set_trace ipdb.set_trace pudb.set_trace pdb.post_mortem".split())
+STOPS = frozenset(
+    "breakpoint pdb.set_trace ipdb.set_trace pudb.set_trace pdb.post_mortem torch.distributed.breakpoint".split()
+)
 # Reports only under a debug switch: they write files, wait for the device, or change how tensors are printed.
 _DUMPS = frozenset(
     "torch.save numpy.save numpy.savez numpy.savetxt json.dump pickle.dump os.makedirs os.mkdir "
@@ -90,6 +92,8 @@ class Names:
         while isinstance(node, ast.Attribute):
             parts.append(node.attr)
             node = node.value
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "__import__":
+            node = ast.Name(getattr(node.args[0], "value", "") if node.args else "")
         if not isinstance(node, ast.Name):
             return None
         root = self.modules.get(node.id, node.id)

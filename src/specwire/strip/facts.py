@@ -138,11 +138,14 @@ def gather(tree: ast.Module, words: Words) -> Facts:
     return facts
 
 
-def one_time_flags(test: ast.expr) -> Iterator[str]:
-    """Names and `.attributes` of debug flags whose being unset the condition asks for: `not hasattr(x, "_debug_done")`."""
+def one_time_flags(test: ast.expr, any_name: bool = False) -> Iterator[str]:
+    """Names and `.attributes` of debug flags whose being unset the condition asks for: `not hasattr(x, "_debug_done")`.
+
+    `any_name`: of all flags, whether their names speak of debugging or not.
+    """
     if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
         for value in test.values:
-            yield from one_time_flags(value)
+            yield from one_time_flags(value, any_name)
         return
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
         asked = test.operand
@@ -150,13 +153,16 @@ def one_time_flags(test: ast.expr) -> Iterator[str]:
         asked = test.left
     else:
         return
+    name = ""
     if isinstance(asked, ast.Call) and isinstance(asked.func, ast.Name) and asked.func.id in ("hasattr", "getattr"):
-        if len(asked.args) >= 2 and isinstance(asked.args[1], ast.Constant) and is_flag(str(asked.args[1].value)):
-            yield f".{asked.args[1].value}"
-    elif isinstance(asked, ast.Attribute) and is_flag(asked.attr):
-        yield "." + asked.attr
-    elif isinstance(asked, ast.Name) and is_flag(asked.id):
-        yield asked.id
+        if len(asked.args) >= 2 and isinstance(asked.args[1], ast.Constant):
+            name = f".{asked.args[1].value}"
+    elif isinstance(asked, ast.Attribute):
+        name = "." + asked.attr
+    elif isinstance(asked, ast.Name):
+        name = asked.id
+    if name and (any_name or is_flag(name[1:] if name[0] == "." else name)):
+        yield name
 
 
 def bound(target: ast.expr) -> Iterator[str]:

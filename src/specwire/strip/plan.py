@@ -17,7 +17,11 @@ from specwire.strip.words import Words
 
 @dataclass(frozen=True)
 class Piece:
-    """One piece of debug code: `kind` says what it is, `why` is empty for what goes and the reason for what stays."""
+    """One piece of debug code. `kind` says what it is: `guard`, `one-time guard`, `block`, `print`, `logger`, `call`,
+    `dump`, `breakpoint`, `debugger`, `switch`, `tap` (specwire's own), `unused ...` for what only such code used.
+
+    `why` is empty for what goes and the reason for what stays.
+    """
 
     line: int
     end: int
@@ -79,10 +83,10 @@ def _settle(text: Text, facts: Facts, elsewhere: Elsewhere) -> tuple[list[Root],
     roots, notes = orphans(text, facts, selection.roots, elsewhere)
     gone = ids(roots)
     left = []
-    for node, why in selection.left.values():
+    for node, kind, why in selection.left.values():
         if id(node) in kept:  # who reads it now, with the orphans gone as well
             why = conflicts(text.tree, gone | {id(node)}, elsewhere).get(id(node), why)
-        left.append((node, "left", why))
+        left.append((node, kind, why))
     return roots, left + [(node, "unused", why) for node, why in notes if id(node) not in kept]
 
 

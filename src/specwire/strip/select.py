@@ -14,9 +14,9 @@ from specwire.strip.calls import report_kind
 from specwire.strip.facts import FUNCTIONS, Facts, one_time_flags
 from specwire.strip.pure import binding_trouble, effect, flag_set_by, imported, is_tagged, manager_trouble, reports
 from specwire.strip.text import Text
+from specwire.strip.words import is_flag
 
 _DEBUGGERS = frozenset(("pdb", "ipdb", "pudb"))
-_BINDS = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Import, ast.ImportFrom, ast.Global, ast.Nonlocal)
 
 
 @dataclass(frozen=True)
@@ -31,10 +31,10 @@ class Root:
 @dataclass
 class Selection:
     roots: list[Root] = field(default_factory=list)
-    left: dict[int, tuple[ast.stmt, str]] = field(default_factory=dict)  # line -> what stays, and why
+    left: dict[int, tuple[ast.stmt, str, str]] = field(default_factory=dict)  # line -> what stays, its kind, and why
 
-    def leave(self, node: ast.stmt, why: str) -> None:
-        self.left.setdefault(node.lineno, (node, why))
+    def leave(self, node: ast.stmt, kind: str, why: str) -> None:
+        self.left.setdefault(node.lineno, (node, kind, why))
 
 
 @dataclass(frozen=True)
@@ -48,17 +48,26 @@ class Selector:
         self._block(self.text.tree, "body", False, chosen)
         return chosen
 
-    def whole(self, node: ast.stmt, guarded: bool, loop: bool = False) -> tuple[ast.stmt, str] | None:
-        """The first statement in `node` that does more than report, and what; None when there is none."""
+    def whole(
+        self, node: ast.stmt, guarded: bool, loop: bool = False, asked: frozenset[str] = frozenset()
+    ) -> tuple[ast.stmt, str] | None:
+        """The first statement in `node` that does more than report, and what; None when there is none.
+
+        `guarded`: under a debug switch; `asked`: flags that a condition around it asks for.
+        """
         if id(node) in self.kept:
             return node, self.kept[id(node)]
         own, parts = self._own(node, guarded, loop)
+        if own is None and isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign)) and not guarded:
+            own = _not_a_flag(node, asked)
         if own:
             return node, own
-        loop = loop or isinstance(node, (ast.For, ast.While))
+        loop = loop or isinstance(node, ast.For)
+        if isinstance(node, ast.If):
+            asked |= frozenset(one_time_flags(node.test, any_name=True))
         for block, inner in parts:
             for statement in block:
-                if (found := self.whole(statement, inner, loop)) is not None:
+                if (found := self.whole(statement, inner, loop, asked)) is not None:
                     return found
         return None
 
@@ -130,7 +139,7 @@ class Selector:
             return "switch"
         if isinstance(node, (ast.If, ast.For, ast.With, ast.Try)) and self._debug_inside(node):
             return "block"
-        return "binding" if guarded and isinstance(node, _BINDS) else None
+        return None
 
     def _debug_inside(self, node: ast.stmt) -> bool:
         kinds = ((report_kind(part, self.facts.names), part) for part in ast.walk(node) if isinstance(part, ast.Call))
@@ -147,8 +156,8 @@ class Selector:
                 roots.append(Root(tuple(group), kinds[0]))
                 continue
             for node, kind, fail in zip(group, kinds, failed, strict=True):
-                if kind and kind not in ("block", "binding"):
-                    chosen.leave(node, self._because(node, fail) if fail else trouble or "shares its line with other code")
+                if kind and kind != "block":
+                    chosen.leave(node, kind, self._because(node, fail) if fail else trouble or "shares its line with other code")
                 self._inside(node, guarded, chosen)
         self._close(owner, field, roots, chosen)
 
@@ -179,7 +188,7 @@ class Selector:
                 return
         for root in roots:
             for node in root.nodes:
-                chosen.leave(node, f"is all that a block holds ({_head(owner)}), and that block has to stay")
+                chosen.leave(node, root.kind, f"is all that a block holds ({_head(owner)}), and that block has to stay")
 
     def _inside(self, node: ast.stmt, guarded: bool, chosen: Selection) -> None:
         """Go on in the blocks of a statement that stays."""
@@ -218,6 +227,13 @@ def set_by(node: ast.AST) -> tuple[str, ...]:
     if isinstance(node, (ast.ClassDef, *FUNCTIONS)):
         return (node.name,)
     return ()
+
+
+def _not_a_flag(node: ast.stmt, asked: frozenset[str]) -> str | None:
+    """Outside a debug switch only flags are debug code: those that are named so or that the condition asks for."""
+    names = [name for part in ast.walk(node) for name in set_by(part)]
+    other = [name for name in names if not is_flag(name.lstrip(".")) and name not in asked]
+    return f"binds {other[0].lstrip('.')}, and nothing says that it is debug code" if other else None
 
 
 def debugger_import(node: ast.stmt) -> bool:

@@ -7,13 +7,15 @@ switches of its own that are meant to stay. `Words` takes more on request.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from typing import NamedTuple
 
 # Byte strings, at least one of which stands in every file that holds something for us. Searching for them is
 # all that happens to a clean file, so they are few; what they hit is then looked at line by line.
-NEEDLES = (b"DEBUG", b"EAGLE3_", b"_debug", b"breakpoint", b"pdb")
-RARE_NEEDLES = (b"DBG", b"_dbg", b"EAGLE", b"eagle")
+NEEDLES = (b"DEBUG", b"_debug", b"breakpoint", b"pdb")
+RARE_NEEDLES = (b"EAGLE", b"DBG", b"_dbg", b"eagle")
+_STOPS = (b"breakpoint", b"pdb")
+_FLAGS = (b"_debug", b"_dbg")
 
 _KIND = frozenset("DEBUG DBG TRACE DUMP PROBE CAPTURE PRINT LOG VERBOSE INSPECT".split())
 _SUBJECT = frozenset("SPEC SPECULATIVE DRAFT HIDDEN HS AUX CONCAT".split())
@@ -22,14 +24,13 @@ _ENGINE = ("SGLANG_", "SGL_")
 _TAG = re.compile(r"\W*(?:EAGLE[-_ ]?3?[^\w]*[-_ ]?(?:DEBUG|DBG|TRACE|DUMP|PROBE)|(?:DEBUG|DBG)[^\w]*[-_ ]?EAGLE)", re.I)
 _TAG_ANYWHERE = re.compile(rb"['\"\[(\s](?:EAGLE[-_ ]?3?[^\w]*[-_ ]?(?:DEBUG|DBG|TRACE|DUMP|PROBE)|(?:DEBUG|DBG)[^\w]*[-_ ]?EAGLE)", re.I)
 _FLAG = re.compile(r"(?:^|_)(?:debug|dbg|debugged)(?:_|$)")
-_IDENTIFIER = re.compile(rb"[A-Za-z_][A-Za-z0-9_]*")
+_UPPER = re.compile(rb"\b[A-Z0-9_]{5,}\b")
 _OWN_FLAG = rb"\b_[a-z0-9_]*(?:debug|dbg)[a-z0-9_]*"
 _ONE_TIME = re.compile(rb"\bnot\b(?!\s+in\b).*%b|%b['\"]?(?:\s*,\s*\d+\s*\))?\s*(?:<|==)" % (_OWN_FLAG, _OWN_FLAG))
 _STOP = re.compile(rb"\bbreakpoint\s*\(|\bi?pdb\b")
 
 
-@dataclass(frozen=True)
-class Words:
+class Words(NamedTuple):
     """The built-in words and those that the user adds: `envs` are patterns such as `MY_DEBUG*`, `tags` text."""
 
     envs: tuple[str, ...] = ()
@@ -50,19 +51,24 @@ class Words:
         """Whether a message that begins like this is a debug message."""
         return bool(_TAG.match(text)) or any(text.lstrip().startswith(tag) for tag in self.tags)
 
+    def literals(self) -> tuple[bytes, ...]:
+        """Byte strings of which one stands in every file that the user's own words could match."""
+        return (*(text.encode() for text in self.tags), *(_fixed_part(pattern) for pattern in self.envs))
+
     def suspects(self, data: bytes, needles: tuple[bytes, ...] = NEEDLES + RARE_NEEDLES) -> bool:
         """Whether a file is worth parsing: some line of it holds a word that is one of ours on closer look."""
-        extra = [text.encode() for text in self.tags] + [_fixed_part(pattern) for pattern in self.envs]
-        if any(part in data for part in extra):
+        if any(part in data for part in self.literals()):
             return True
-        return any(self._line_counts(line) for needle in needles for line in _lines_with(data, needle))
+        return any(self._line_counts(line, needle) for needle in needles for line in _lines_with(data, needle))
 
-    def _line_counts(self, line: bytes) -> bool:
-        if _STOP.search(line) and not line.lstrip().startswith(b"#"):
+    def _line_counts(self, line: bytes, needle: bytes) -> bool:
+        if needle in _STOPS:
+            return _STOP.search(line) is not None and not line.lstrip().startswith(b"#")
+        if needle in _FLAGS:
+            return _ONE_TIME.search(line) is not None
+        if any(self.is_switch(word.decode()) for word in _UPPER.findall(line)):
             return True
-        if _TAG_ANYWHERE.search(line) or _ONE_TIME.search(line):
-            return True
-        return any(self.is_switch(word.decode()) for word in _IDENTIFIER.findall(line) if word.isupper())
+        return _TAG_ANYWHERE.search(line) is not None
 
 
 def is_flag(name: str) -> bool:
