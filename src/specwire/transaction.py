@@ -79,11 +79,7 @@ def commit(root: Path, changes: list[Change], replace_links: bool = False) -> li
     if not changes:
         return []
     with locked(root):
-        _refuse_pending(root)
-        for change in changes:
-            _require(change.path, digest(change.before))
-        document = _document(root, changes, replace_links)
-        entries = _entries(root, document)
+        document, entries = _checked(root, changes, replace_links)
         try:
             _begin(root, document, changes, entries)
             for entry in entries:
@@ -243,21 +239,32 @@ def _read(journal: Path) -> dict[str, Any] | None:
         raise SpecwireError(f"{journal}: not a journal of specwire's ({error}). Look at it, then delete it.") from error
 
 
-def _refuse_pending(root: Path) -> None:
-    if pending(root):
-        raise SpecwireError(
-            f"{root}: an earlier change was cut off. `specwire status` on the tree finishes or undoes it. "
-            "Nothing was changed."
-        )
 
 
 # --- the steps ----------------------------------------------------------------------------------------
 
 
+def _checked(root: Path, changes: list[Change], replace_links: bool) -> tuple[dict[str, Any], list[_Entry]]:
+    """The journal and its files, once everything is found to be as the changes say."""
+    if pending(root):
+        raise SpecwireError(
+            f"{root}: an earlier change was cut off. `specwire status` on the tree finishes or undoes it. "
+            "Nothing was changed."
+        )
+    try:
+        for change in changes:
+            _require(change.path, digest(change.before))
+        document = _document(root, changes, replace_links)
+        entries = _entries(root, document)
+        for entry in entries:
+            _require_writable(entry, replace_links)
+        return document, entries
+    except OSError as error:
+        raise SpecwireError(_sentence(error, root)) from error
+
+
 def _begin(root: Path, document: dict[str, Any], changes: list[Change], entries: list[_Entry]) -> None:
     """Steps 1 and 2: afterwards everything is on the disk, and no file has changed yet."""
-    for entry in entries:
-        _require_writable(entry, document["replace_links"])
     _write(root / _DRAFT, json.dumps(document).encode(), None)
     os.rename(root / _DRAFT, root / JOURNAL)
     _sync(root)

@@ -80,6 +80,8 @@ class Tree:
         try:
             with os.scandir(folder) as listing:
                 entries = sorted(listing, key=lambda entry: entry.name)
+        except FileNotFoundError:
+            return
         except OSError as error:
             raise SpecwireError(f"{folder}: cannot be listed ({error.strerror}), so what is below stays unknown.") from error
         for entry in entries:
