@@ -138,7 +138,8 @@ class TappedFile:
         start, line = self._starts[mark.line - 1], self.lines[mark.line - 1]
         code = line[: line.rfind(marks.LITERAL)].rstrip(b" \t")
         end = start + len(line)
-        if code.strip(b" \t\x0c"):
+        commented_out = code.lstrip(b" \t\x0c").startswith(b"#") and marks.NAME in code
+        if code.strip(b" \t\x0c") and not commented_out:
             start, end = start + len(code), end - len(line[len(line.rstrip(b"\r\n")) :])
         why = "a mark without its tap"
         return Found(mark.probe, mark.line, mark.line, where, False, why, "", ((start, end),), None, mark.original)
