@@ -11,7 +11,7 @@ def find(source, sites):
             yield found
             continue
         place, hidden = found
-        model, batch = sites.model_argument(loop.function), sites.batch_arguments(place)
+        model, batch = sites.model_argument(loop.function), sites.batch_arguments(place, loop)
         yield Tap(place, "after", f"embedding({model}, {hidden}{batch})")
     yield from rest
 

@@ -5,9 +5,9 @@ from specwire.probe import Probe, Tap
 
 def find(source, sites):
     loops, rest = sites.targets(source)
-    for capture, function in sites.captures(loops):
-        batch = sites.batch_arguments(capture.place)
-        model = sites.model_argument(function)
+    for capture, loop in sites.captures(loops):
+        batch = sites.batch_arguments(capture.place, loop)
+        model = sites.model_argument(loop.function)
         yield Tap(capture.place, "after", f"captured({model}, {capture.collected}, {capture.boundary}{batch})")
     yield from rest
 
@@ -41,7 +41,7 @@ PROBE = Probe(
                     hidden = layer(hidden)
                     if i in self.layers_to_capture:
                         aux.append(hidden)
-        +           captured(self, aux, i + 1)
+        +           captured(self, aux, i + 1, after=True)
                 return hidden, aux
         """,
     ),

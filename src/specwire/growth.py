@@ -137,6 +137,8 @@ def _choice(place: Place) -> tuple[Place, cst.BaseExpression | None]:
         if isinstance(parent, cst.If):
             test = parent.test if parent is place.statement else branch_test(parent, place.suites[depth + 1])
             if test is not None and speaks(test):
+                if test is not parent.test:
+                    return place, test  # an `elif`: after the whole choice it would be seen with its other branches
                 return Place(place.function, parent, place.suites[: depth + 1], place.parents[:depth]), test
     return place, None
 

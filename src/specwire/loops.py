@@ -32,7 +32,8 @@ class CaptureLoop:
     """The loop over the target's layers in `function` that collects states for a draft.
 
     `whole` is the outermost loop around it, `step` the loop's own statement that runs the layer, `index` what
-    numbers the layers there (None: nothing does), `captures` all places where its collection may grow.
+    numbers the layers there (None: nothing does), `captures` all places where its collection may grow; `after`:
+    an id to capture names the layer before the boundary, not the one behind it.
     """
 
     function: Function
@@ -41,6 +42,7 @@ class CaptureLoop:
     step: Place
     index: str | None
     captures: tuple[Capture, ...]
+    after: bool
 
     @property
     def collected(self) -> str:
@@ -98,7 +100,8 @@ def _loop(function: Function, place: Place, step: Place, grown: list[Growth]) ->
         if collected is None:
             return Unknown(function, _wanted(captured_at, f"a place where {growth.collected} is surely bound"))
         captures.append(_inside(growth, collected, place, index) if growth in inside else _outside(growth, collected, place, whole))
-    return CaptureLoop(function, place, whole, step, _numbering(step, index, inside), tuple(captures))
+    after = any(_compared(growth) and _id_before(growth, place) for growth in inside)
+    return CaptureLoop(function, place, whole, step, _numbering(step, index, inside), tuple(captures), after)
 
 
 # --- which boundary ---------------------------------------------------------------------------------
@@ -115,27 +118,42 @@ def _inside(growth: Growth, collected: str, loop: Place, index: str | None) -> C
 def _outside(growth: Growth, collected: str, loop: Place, whole: Place) -> Capture:
     """Before the loop or after it the engine names the boundary itself, if it can be told at all."""
     place, number = growth.place, _number(growth, None)
-    if number is None or growth.several:
+    if number is None or growth.several or _apart(_compared(growth))[1] > 0:
         return Capture(place, collected, "None")
-    if _evaluates(place, number, loop, whole):
+    asked = growth.by_callee and number == code(_first_compared(growth.test))  # evaluated among the call's arguments
+    if asked or _evaluates(place, number, loop, whole):
         return Capture(place, collected, number)
     within = _end_of_choice(place)  # in there, the test has been evaluated
     return Capture(within, collected, number) if within else Capture(place, collected, "None")
 
 
 def _number(growth: Growth, index: str | None) -> str | None:
-    """The boundary in front of the layer in question: X in `X in ids` or `X - 1 in ids`, else the loop's own index."""
+    """The layer in question: X in `X in ids`, `X - 1 in ids` or `X + 1 in ids`, else the loop's own index."""
+    compared = _compared(growth)
+    return code(_apart(compared)[0]) if compared is not None else index
+
+
+def _compared(growth: Growth) -> cst.BaseExpression | None:
+    """What the growth's test looks for among the ids to capture."""
     for part in descend(growth.test) if growth.test is not None else ():
         if isinstance(part, cst.Comparison) and isinstance(part.comparisons[0].operator, cst.In):
             if speaks(part.comparisons[0].comparator):
-                return code(_without_one(part.left))
-    return index
+                return part.left
+    return None
 
 
-def _without_one(number: cst.BaseExpression) -> cst.BaseExpression:
-    """X of `X - 1`: the id of a layer whose output is the state before layer X."""
-    minus = isinstance(number, cst.BinaryOperation) and isinstance(number.operator, cst.Subtract)
-    return number.left if minus and code(number.right) == "1" else number
+def _apart(number: cst.BaseExpression) -> tuple[cst.BaseExpression, int]:
+    """X and how far an id is off it: `X - 1`, `X` and `X + 1`."""
+    if isinstance(number, cst.BinaryOperation) and code(number.right) == "1":
+        if isinstance(number.operator, (cst.Add, cst.Subtract)):
+            return number.left, 1 if isinstance(number.operator, cst.Add) else -1
+    return number, 0
+
+
+def _id_before(growth: Growth, loop: Place) -> bool:
+    """Whether an id to capture names the layer whose output is captured, not the boundary behind it."""
+    ran = not growth.by_callee and _layer_has_run(loop, growth.place)
+    return int(ran) > _apart(_compared(growth))[1]
 
 
 def _layer_has_run(loop: Place, place: Place) -> bool:
@@ -163,7 +181,7 @@ def _first_compared(test: cst.BaseExpression) -> cst.BaseExpression:
     """What a test compares before anything can cut it short."""
     while isinstance(test, (cst.BooleanOperation, cst.Comparison)):
         test = test.left
-    return _without_one(test)
+    return _apart(test)[0]
 
 
 def _end_of_choice(place: Place) -> Place | None:

@@ -31,14 +31,14 @@ def targets(source: Source) -> tuple[list[CaptureLoop], list[Absent | Unrecognis
     return loops, unknown if found else elsewhere(source)
 
 
-def captures(loops: list[CaptureLoop]) -> Iterator[tuple[Capture, Function]]:
-    """Every place where something may be collected, once, with its function."""
+def captures(loops: list[CaptureLoop]) -> Iterator[tuple[Capture, CaptureLoop]]:
+    """Every place where something may be collected, once, with its loop."""
     seen = set()
     for loop in loops:
         for capture in loop.captures:
             if (key := (id(capture.place.statement), capture.collected)) not in seen:
                 seen.add(key)
-                yield capture, loop.function
+                yield capture, loop
 
 
 def functions(loops: list[CaptureLoop]) -> Iterator[CaptureLoop]:
@@ -90,10 +90,13 @@ def _by(function: Function) -> str:
     return " and ".join(others)
 
 
-def batch_arguments(place: Place, *, ids: str = "input_ids", positions: str = "positions") -> str:
-    """`, input_ids=…, positions=…, forward_batch=…` for those that the function surely has at the place."""
-    known = {"input_ids": ids, "positions": positions, "forward_batch": "forward_batch"}
-    return "".join(f", {name}={value}" for name, value in known.items() if bound_after(place, value))
+def batch_arguments(place: Place, loop: CaptureLoop | None = None) -> str:
+    """`, input_ids=…, positions=…, forward_batch=…` for those that the function surely has at the place.
+
+    With `loop`, also whether its ids name the layers before the boundaries.
+    """
+    known = [name for name in ("input_ids", "positions", "forward_batch") if bound_after(place, name)]
+    return "".join(f", {name}={name}" for name in known) + (", after=True" if loop is not None and loop.after else "")
 
 
 def model_argument(function: Function) -> str:

@@ -128,7 +128,7 @@ def _opaque(loop: CaptureLoop) -> str | Unreadable | None:
             "the stream ends in residual_batch.read_output: its updates are no plain sums, "
             "which the engine's own snapshot refuses (NotImplementedError)"
         )
-    return ", snapshot=residual_batch.snapshot"
+    return ", stream=residual_batch"
 
 
 def _summed(loop: CaptureLoop, hidden: str, other: str) -> bool:

@@ -45,7 +45,8 @@ except ValueError as _error:
     _RANKS = _BOUNDARIES = _STEPS = None
 
 _steps = {}  # site -> steps begun
-_loops = {}  # site -> (id of what is looped over, last index, how many were seen)
+_loops = {}  # site -> the last boundary of the loop under way
+_collections = {}  # id of a collection of captured states -> (last boundary, entries seen)
 _context = {}  # what the latest forward was given, for sites that are not given it themselves
 _blind_seen = set()
 _sequence = None
@@ -57,13 +58,13 @@ def embedding(model, hidden, **batch):
 
 
 def captured(model, collected, boundary, **batch):
-    """The newest entry of `collected`, when the layer at hand added one: `boundary` as the engine keeps it."""
+    """What `collected` has grown by: `boundary` as the engine keeps it, None where that cannot be told."""
     _tap("layer-capture", _captured, model, collected, boundary, batch)
 
 
-def boundary(model, index, hidden, residual=None, snapshot=None, **batch):
+def boundary(model, index, hidden, residual=None, stream=None, **batch):
     """The residual stream at boundary `index` (None: one past the last seen), read as this release holds it."""
-    _tap("hidden-state-dump", _boundary, model, index, hidden, residual, snapshot, batch)
+    _tap("hidden-state-dump", _boundary, model, index, hidden, residual, stream, batch)
 
 
 def forward_end(model, hidden, collected=None, **batch):
@@ -101,27 +102,37 @@ def _embedding(site, model, hidden, batch):
 
 def _captured(site, model, collected, boundary, batch):
     count = 0 if collected is None else len(collected)
-    identity, last, seen = _loops.get(site, (None, None, 0))
-    if identity != id(collected) or boundary <= last:
-        seen = 0
+    last, seen = _collections.get(id(collected), (None, 0))
+    if last is None or count < seen or (boundary is not None and boundary <= last):
+        last, seen = -1, 0  # another forward's collection, for all that it may have an old one's id
         _next_step(site)
-    _loops[site] = (id(collected), boundary, count)
-    if count > seen:
-        value = _newest(collected)
-        _context["hidden_size"] = int(value.shape[-1])
-        _report(site, _steps[site] - 1, {"hidden_states": value}, batch, boundary=boundary, model=model)
+    if len(_collections) > 64:
+        _collections.clear()
+    _collections[id(collected)] = (last if boundary is None else boundary, count)
+    alone = count - seen == 1 and boundary is not None
+    for number in range(seen, count):
+        value = _entry(collected, number)
+        if alone:
+            _context["hidden_size"] = int(value.shape[-1])
+        note = None if alone else "taken over as it was; which boundary it is cannot be told here"
+        _report(site, _steps[site] - 1, {"hidden_states": value}, batch, boundary if alone else None, model, note)
 
 
-def _boundary(site, model, index, hidden, residual, snapshot, batch):
-    _, last, _ = _loops.get(site, (None, -1, 0))
-    index = last + 1 if index is None else index
-    if index <= last or site not in _steps:
-        _next_step(site)
-    _loops[site] = (None, index, 0)
+def _boundary(site, model, index, hidden, residual, stream, batch):
+    last = _loops.get(site)
+    if index is None:
+        if last is None:
+            return  # no layer ran in the loop: the engine ran them another way, as two batches overlapped
+        index = last + 1
+        del _loops[site]
+    else:
+        if last is None or index <= last:
+            _next_step(site)
+        _loops[site] = index
     if _BOUNDARIES is not None and index not in _BOUNDARIES:
         return
-    if snapshot is not None:
-        hidden = snapshot(hidden, batch.get("forward_batch"))
+    if stream is not None:
+        hidden = stream.snapshot(hidden, batch.get("forward_batch"))
     elif residual is not None:
         hidden = hidden + residual
     _report(site, _steps[site] - 1, {"hidden_states": hidden}, batch, boundary=index, model=model)
@@ -161,11 +172,11 @@ def _fc_after(site, model, hidden, batch):
     _report(site, _next_step(site), {"input": before, "output": hidden}, batch, model=model, note=note, fc_ran=ran)
 
 
-def _newest(collected):
+def _entry(collected, number):
     if isinstance(collected, (list, tuple)):
-        return collected[-1]
-    width, count = collected._feature_size, len(collected)  # one packed buffer: the last filled chunk of it
-    return collected._buffer[..., (count - 1) * width : count * width]
+        return collected[number]
+    width = collected._feature_size  # one packed buffer: that chunk of it
+    return collected._buffer[..., number * width : (number + 1) * width]
 
 
 # --- when to look, and when not to ---------------------------------------------------------------
@@ -229,7 +240,7 @@ def _report(site, step, tensors, batch, boundary=None, model=None, note=None, wi
         "mode": getattr(getattr(forward, "forward_mode", None), "name", None),
         "graph": "eager",
         "boundary": boundary,
-        "captured": _ids(getattr(model, "layers_to_capture", None)),
+        "captured": _ids(getattr(model, "layers_to_capture", None), 1 if batch.get("after") else 0),
         "note": note,
         "pid": os.getpid(),
         "model": type(model).__name__ if model is not None else None,
@@ -250,7 +261,7 @@ def _rows(batch, forward):
     for name in ("extend_seq_lens", "extend_prefix_lens", "seq_lens", "req_pool_indices"):
         found[name] = getattr(forward, name, None)
     return {
-        name: value.detach().to(torch.int64)
+        name: (value.detach().squeeze(0) if value.dim() == 2 else value.detach()).to(torch.int64)
         for name, value in found.items()
         if isinstance(value, torch.Tensor) and not value.is_floating_point()
     }
@@ -286,9 +297,10 @@ def _first5(value):
     return "[" + ", ".join(f"{number:.6g}" for number in row.double().tolist()) + "]"
 
 
-def _ids(value):
+def _ids(value, shift):
+    """The boundaries that layer ids stand for: shifted by one where they name the layer before the boundary."""
     try:
-        return None if value is None else [int(part) for part in value]
+        return None if value is None else [int(part) + shift for part in value]
     except (TypeError, ValueError):
         return None
 
