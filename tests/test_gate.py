@@ -17,7 +17,7 @@ import jsonschema
 import pytest
 from click.testing import CliRunner
 
-from specwire import gate, gate_scan, marks, transaction
+from specwire import gate_scan, marks, transaction
 from specwire.cli.gate import command
 from specwire.errors import SpecwireError
 
@@ -164,11 +164,18 @@ def test_files_as_a_hook_names_them(tree, llama, monkeypatch):
     assert findings("llama.py", "readme.txt", "llama.py.rej") == [("patch-remains", "llama.py.rej", None)]
 
 
-def test_an_unfinished_change(tree, llama):
-    (tree / "sglang" / transaction.JOURNAL).write_text("{}")
-    llama.with_name(".llama.py.specwire-new").write_text("x")
+def test_an_unfinished_change(tree, llama, monkeypatch):
+    """Stopped in the middle, for real; and nothing is left of one that went through."""
+    change = transaction.Change(llama, llama.read_bytes(), b"x = 1\n")
+    with monkeypatch.context() as patch:
+        patch.setattr(transaction, "_swap", lambda entry: os._exit(9))
+        if (child := os.fork()) == 0:
+            transaction.commit(tree / "sglang", [change])
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
     assert {rule for rule, _, _ in findings(tree)} == {"unfinished"}
-    assert len(findings(tree)) == 2
+    transaction.recover(tree / "sglang")
+    transaction.commit(tree / "sglang", [change])
+    assert findings(tree) == []
 
 
 def test_suppression_needs_a_reason_and_is_shown(tree, llama):
@@ -220,6 +227,9 @@ def test_scope(tree, tmp_path, monkeypatch):
     (tree / "other" / "pyvenv.cfg").write_text("")
     assert findings(tree) == []
     assert "not looked into: other" in run(tree).stderr
+    (tree / "linked").symlink_to(tree / "other")
+    (tree / ".#lock.py").symlink_to("nowhere")
+    assert "not looked into: .#lock.py, linked, other" in run(tree).stderr
     monkeypatch.chdir(tree)
     assert findings("other/x.py", "sglang/version.py") == [("breakpoint", "other/x.py", 1)]
     assert isinstance(run(tmp_path / "nothing").exception, SpecwireError)
@@ -396,10 +406,6 @@ def test_an_unreadable_file_is_not_called_clean(tmp_path, monkeypatch):
         Path(path).write_bytes(b"x")
     with pytest.raises(SpecwireError, match="7.py"):
         gate_scan.holding(paths, (b"y",), lambda data, held: True)
-
-
-def test_the_journals_names():
-    assert transaction.JOURNAL in gate._UNFINISHED and transaction.JOURNAL + ".new" in gate._UNFINISHED
 
 
 def test_the_hook_names_the_command():

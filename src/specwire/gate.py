@@ -24,7 +24,6 @@ RULES = {
     "pristine-extra": "a file that the release does not have",
 }
 _REMAINS = (".rej", ".orig", ".bak", "~")
-_UNFINISHED = (".specwire-journal.json", ".specwire-journal.json.new", ".specwire-new", ".specwire-old")
 _ALLOW = rb"#\s*specwire-allow:\s*([a-z-]+(?:\s*,\s*[a-z-]+)*)\s*(?:--\s*(\S.*))?$"
 _OURS = b"specwire"
 
@@ -65,7 +64,7 @@ def scan(paths: list[str], base: str, words: Words = Words(), allowed: tuple[str
 
     Raises SpecwireError for a file that cannot be read.
     """
-    listed = [walk(path, _REMAINS + _UNFINISHED) for path in paths]
+    listed = [walk(path, _REMAINS) for path in paths]
     files = Files(*(sum(parts, []) for parts in zip(*listed, strict=True)))
     found: list[Finding] = []
     unknown: list[str] = []
@@ -138,10 +137,14 @@ def _by_hand(data: bytes, path: str, file: str, words: Words, unknown: list[str]
 
 
 def _by_name(path: str, file: str, folders: set[str]) -> list[Finding]:
+    from specwire.transaction import temporary
+
     name = os.path.basename(path)
-    if name.endswith(_UNFINISHED):
+    if temporary(name):
         return [Finding("unfinished", file, None, "left by a change that was cut off: `specwire status` finishes or undoes it", True)]
-    if os.path.dirname(path) in folders or name.removesuffix("~").removesuffix(".bak").endswith(".py"):
+    if not name.endswith(_REMAINS):
+        return []
+    if os.path.dirname(path) in folders or name.rpartition(".")[0].endswith(".py") or name.endswith(".py~"):
         what = "hunks that a patch could not place" if name.endswith(".rej") else "a copy that a patch or an editor left"
         return [Finding("patch-remains", file, None, f"{what}: look at it, then delete it")]
     return []

@@ -19,16 +19,16 @@ class Files(NamedTuple):
 
 
 def walk(root: str, also: tuple[str, ...] = ()) -> Files:
-    """All `.py` files below `root`, and the other files whose names end in one of `also`.
+    """All `.py` files below `root`, and with `also` the others that are hidden or whose names end in one of these.
 
     Virtual environments, version control's and tools' own directories are not looked into; links to directories
-    are not followed. A `root` that is a file stands for itself.
+    are not followed, nor those that lead nowhere. A `root` that is a file stands for itself.
     """
     found = Files([], [], [])
     if not os.path.isdir(root):
         if root.endswith(".py"):
             found.python.append(root)
-        elif also and root.endswith(also):
+        elif also:
             found.others.append(root)
         return found
     stack = [root]
@@ -38,12 +38,13 @@ def walk(root: str, also: tuple[str, ...] = ()) -> Files:
         with os.scandir(folder) as entries:
             for entry in entries:
                 name = entry.name
-                if name.endswith(".py"):
-                    if not entry.is_dir():
-                        found.python.append(entry.path)
+                if name.endswith(".py") and entry.is_file():
+                    found.python.append(entry.path)
                 elif entry.is_dir(follow_symlinks=False):
                     names.append(name)
-                elif name.endswith(also) if also else False:
+                elif entry.is_symlink() and not entry.is_file():
+                    found.skipped.append(entry.path)
+                elif also and (name.endswith(also) or name[0] == "."):
                     found.others.append(entry.path)
         for name in names:
             path = os.path.join(folder, name)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import sys
 
 import click
@@ -15,11 +16,13 @@ from specwire.strip.words import Words
 @click.option("--check", is_flag=True, help="Write nothing; exit 1 if something would change.")
 @click.option("--env", "envs", multiple=True, metavar="PATTERN", help="Also take this environment variable for a debug switch, e.g. 'MY_DEBUG*'.")
 @click.option("--tag", "tags", multiple=True, metavar="TEXT", help="Also take messages that begin like this for debug messages, e.g. '[DBG]'.")
+@click.option("--force", is_flag=True, help="Also while a process runs from the tree.")
+@options.wait
 @options.as_json
 @options.show_diff
 @options.dry_run
 @options.quiet
-def command(paths, check, envs, tags, as_json, show_diff, dry_run, quiet):
+def command(paths, check, envs, tags, force, wait, as_json, show_diff, dry_run, quiet):
     """Take out debug code that people wrote by hand, and prove that nothing else changed.
 
     A statement goes only if it does nothing but report and nobody reads what it binds. What stays is listed
@@ -35,20 +38,27 @@ def command(paths, check, envs, tags, as_json, show_diff, dry_run, quiet):
     changed = [plan for plan in found if plan.before != plan.after]
     judged = check or show_diff or dry_run
     if changed and not judged:
-        write(found)
+        write(found, force, wait or 0.0, lambda text: options.note(text, quiet))
     if as_json:
         options.emit(_document(found, changed, judged))
     elif show_diff:
-        from specwire.strip.patch import patch
-
-        sys.stdout.flush()
-        for plan in changed:
-            sys.stdout.buffer.write(patch(plan.name, plan.before, plan.after))
-        sys.stdout.buffer.flush()
+        _show_diff(changed)
     else:
         _print(found, judged)
     options.note(_summary(found, changed, judged), quiet)
     return FINDING if check and changed else OK
+
+
+def _show_diff(changed) -> None:
+    """Names are relative to the working directory; a file outside it takes `patch -p1 -d /`."""
+    from specwire.patch import unified
+
+    sys.stdout.flush()
+    for plan in changed:
+        path = os.path.relpath(plan.name)
+        path = os.path.abspath(plan.name).lstrip(os.sep) if path.startswith(os.pardir) else path
+        sys.stdout.buffer.write(unified(plan.before, plan.after, f"a/{path}", f"b/{path}"))
+    sys.stdout.buffer.flush()
 
 
 def _print(found, judged: bool) -> None:

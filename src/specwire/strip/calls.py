@@ -15,7 +15,7 @@ _BUILTINS = frozenset(
 # common type that changes the object: `sort`, `pop`, `append`, `update`, `add`, and all that end in `_`.
 _METHODS = frozenset(
     "abs all allclose amax amin any argmax argmin argsort bfloat16 bool center chunk clone contiguous cpu data_ptr "
-    "decode detach device dim double element_size encode endswith eq equal exp expand flatten float format gather ge "
+    "detach device dim double element_size endswith eq equal exp expand flatten float format gather ge "
     "gt half hexdigest index_select int isfinite isinf isnan isoformat item items join keys le ljust log long lower "
     "lstrip lt matmul max mean median min narrow ndimension ne nonzero norm numel numpy permute pow prod ravel "
     "replace reshape rjust rsplit rstrip select shape size softmax split sqrt squeeze startswith std storage_offset "
@@ -119,6 +119,8 @@ def looks_only(call: ast.Call, names: Names) -> bool:
     if isinstance(function, ast.Attribute):
         if function.attr == "get":  # of a mapping; a queue's takes no key
             return bool(call.args) and isinstance(call.args[0], ast.Constant) and isinstance(call.args[0].value, str)
+        if function.attr in ("decode", "encode"):  # of a string or a tokenizer; a model's may do anything
+            return all(isinstance(part, ast.Constant) for part in call.args) or "token" in ast.unparse(function.value)
         return function.attr in _METHODS or bool(_ASKING.fullmatch(function.attr))
     return False
 

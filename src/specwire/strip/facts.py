@@ -74,6 +74,11 @@ class Facts:
     def mentions_switch(self, node: ast.AST) -> bool:
         return any(isinstance(part, ast.expr) and self.is_switch(part) for part in ast.walk(node))
 
+    def is_tag(self, node: ast.AST) -> bool:
+        """Whether this is a string that a debug message begins with, or a name that stands for one."""
+        text = self.texts.get(node.id) if isinstance(node, ast.Name) else getattr(node, "value", None)
+        return isinstance(node, (ast.Name, ast.Constant)) and isinstance(text, str) and self.words.is_tag(text)
+
     def is_pure_helper(self, call: ast.Call) -> bool:
         return isinstance(call.func, ast.Name) and call.func.id in self.pure_helpers
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from specwire.errors import SpecwireError
 from specwire.marks import RUNTIME_MARK
 from specwire.strip.words import Words
+from specwire.tree import MARKER, PACKAGE
 from specwire.walk import package_root, walk
 
 
@@ -42,18 +44,27 @@ def suspicious(name: str, words: Words) -> bytes | None:
     return data if words.suspects(data) or b"# specwire:" in data else None
 
 
-def write(found: list) -> None:
-    """Write all changed files, or none of them."""
+def write(found: list, force: bool, wait: float, note: Callable[[str], None]) -> None:
+    """Write all changed files, or none of them.
+
+    Refuses while a process runs from a tree that a file belongs to: see `specwire.live`.
+    """
+    from specwire.live import refuse_if_live
     from specwire.transaction import Change, commit
 
-    changes = [Change(Path(each.name), each.before, each.after) for each in found if each.before != each.after]
-    if changes:
-        commit(_common_root([change.path for change in changes]), changes)
-
-
-def _common_root(paths: list[Path]) -> Path:
-    """Where the change is recorded while it goes on: the package, so that `apply` and `remove` see it."""
-    return Path(os.path.commonpath([package_root(os.fspath(path)) for path in paths]))
+    changes = [Change(Path(os.path.abspath(each.name)), each.before, each.after) for each in found if each.before != each.after]
+    if not changes:
+        return
+    packages = sorted({package_root(os.fspath(change.path)) for change in changes})
+    overlays = {package for package in packages if os.path.exists(os.path.join(package, MARKER))}
+    if overlays and len(packages) > 1:
+        raise SpecwireError(f"{', '.join(packages)}: a view and another tree at once. Strip one after the other.")
+    for package in packages:
+        if os.path.basename(package) == PACKAGE:
+            refuse_if_live(Path(package).parent, force, wait, note)
+    # In the package itself, where `apply`, `remove` and `status` look for what was cut off.
+    for left in commit(Path(os.path.commonpath(packages)), changes, replace_links=bool(overlays)):
+        note(f"{left}: could not be deleted yet; the next specwire command on the tree tries again")
 
 
 def _once(paths: list[str]) -> list[str]:

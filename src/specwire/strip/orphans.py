@@ -105,7 +105,7 @@ def _classify(node: ast.stmt, owner: ast.AST, facts: Facts, package: bool) -> tu
 def _assigned(node: ast.Assign | ast.AnnAssign, owner: ast.AST, facts: Facts) -> tuple[str, str] | None:
     names = _names(node, owner)
     switch = facts.is_switch(node.value)
-    ours = switch or all(is_flag(name) for name in names)
+    ours = switch or facts.is_tag(node.value) or all(is_flag(name) for name in names)
     if any(isinstance(part, ast.Subscript) for target in _targets(node) for part in ast.walk(target)):
         return None
     why = effect(node.value, facts) or ""

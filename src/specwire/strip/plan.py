@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from specwire.strip.facts import Facts, gather
 from specwire.strip.helpers import with_helpers
 from specwire.strip.orphans import orphans
 from specwire.strip.prove import prove
-from specwire.strip.readers import Elsewhere, conflicts
+from specwire.strip.pure import is_tagged
+from specwire.strip.readers import Elsewhere, conflicts, outside
 from specwire.strip.select import MARK, Root, Selector
 from specwire.strip.text import Text
 from specwire.strip.words import Words
@@ -18,7 +20,7 @@ from specwire.strip.words import Words
 @dataclass(frozen=True)
 class Piece:
     """One piece of debug code. `kind` says what it is: `guard`, `one-time guard`, `block`, `print`, `logger`, `call`,
-    `dump`, `breakpoint`, `debugger`, `switch`, `tap` (specwire's own), `unused ...` for what only such code used.
+    `dump`, `breakpoint`, `debugger`, `switch`, `trace` (any other), `tap` (specwire's own), `unused ...` for what only such code used.
 
     `why` is empty for what goes and the reason for what stays.
     """
@@ -39,6 +41,9 @@ class Plan:
     after: bytes
     gone: tuple[Piece, ...]
     left: tuple[Piece, ...]
+
+
+_TRACE = "is no form of debug code that strip takes out"
 
 
 def nowhere(kind: str, name: str) -> str | None:
@@ -87,7 +92,18 @@ def _settle(text: Text, facts: Facts, elsewhere: Elsewhere) -> tuple[list[Root],
         if id(node) in kept:  # who reads it now, with the orphans gone as well
             why = conflicts(text.tree, gone | {id(node)}, elsewhere).get(id(node), why)
         left.append((node, kind, why))
-    return roots, left + [(node, "unused", why) for node, why in notes if id(node) not in kept]
+    left += [(node, "unused", why) for node, why in notes if id(node) not in kept]
+    return roots, left + [(node, "trace", _TRACE) for node in _traces(text.tree, facts, gone, {node.lineno for node, _, _ in left})]
+
+
+def _traces(tree: ast.Module, facts: Facts, gone: set[int], known: set[int]) -> Iterator[ast.stmt]:
+    """Statements that stay and have a debug switch or message of their own in them, and that nothing was said about."""
+    for node in outside(tree, gone):
+        if isinstance(node, ast.stmt) and node.lineno not in known:
+            inner = (child for child in ast.iter_child_nodes(node) if not isinstance(child, ast.stmt))
+            parts = (part for child in inner for part in ast.walk(child) if isinstance(part, ast.expr))
+            if any(facts.is_switch(part) or (isinstance(part, ast.Call) and is_tagged(part, facts)) for part in parts):
+                yield node
 
 
 def ids(roots: list[Root]) -> set[int]:

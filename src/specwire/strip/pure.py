@@ -33,6 +33,9 @@ def reports(call: ast.expr, facts: Facts, guarded: bool) -> str | None:
     """Why a statement that is this expression alone may not go. `guarded`: it stands under a debug switch."""
     if isinstance(call, ast.Constant):
         return None if guarded else "is not known to be debug code"
+    if (short := short_guard(call)) is not None:  # `DEBUG and print(...)`, `print(...) if DEBUG else None`
+        test, said = short
+        return effect(test, facts) or reports(said, facts, guarded or facts.polarity(test) is True)
     if not isinstance(call, ast.Call):
         return effect(call, facts) if guarded else "is not known to be debug code"
     if flag_set_by(call) is not None:
@@ -51,13 +54,19 @@ def reports(call: ast.expr, facts: Facts, guarded: bool) -> str | None:
     return _arguments(call, facts)
 
 
+def short_guard(node: ast.expr) -> tuple[ast.expr, ast.expr] | None:
+    """(condition, call) for a call that is made under a condition within one expression."""
+    if isinstance(node, ast.BoolOp) and isinstance(node.op, ast.And) and isinstance(node.values[-1], ast.Call):
+        tests = node.values[:-1]
+        return (tests[0] if len(tests) == 1 else ast.BoolOp(node.op, tests)), node.values[-1]
+    if isinstance(node, ast.IfExp) and isinstance(node.body, ast.Call) and isinstance(node.orelse, ast.Constant):
+        return node.test, node.body
+    return None
+
+
 def is_tagged(call: ast.Call, facts: Facts) -> bool:
     """Whether a message among the arguments begins like a debug message: `[EAGLE3-DEBUG] ...`."""
-    return any(
-        isinstance(part, ast.Constant) and isinstance(part.value, str) and facts.words.is_tag(part.value)
-        for argument in call.args
-        for part in ast.walk(argument)
-    )
+    return any(facts.is_tag(part) for argument in call.args for part in ast.walk(argument))
 
 
 def binding_trouble(statement: ast.Assign | ast.AnnAssign | ast.AugAssign, facts: Facts) -> str | None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from specwire.marks import LITERAL as MARK
 from specwire.strip.calls import report_kind
 from specwire.strip.facts import FUNCTIONS, Facts, one_time_flags
-from specwire.strip.pure import binding_trouble, effect, flag_set_by, imported, is_tagged, manager_trouble, reports
+from specwire.strip.pure import binding_trouble, effect, flag_set_by, imported, is_tagged, manager_trouble, reports, short_guard
 from specwire.strip.text import Text
 from specwire.strip.words import is_flag
 
@@ -127,6 +127,9 @@ class Selector:
                 return "guard"
             if self._once(node):
                 return "one-time guard"
+        if isinstance(node, ast.Expr) and (short := short_guard(node.value)) is not None:
+            if self.facts.mentions_switch(short[0]) or is_tagged(short[1], self.facts):
+                return "guard"
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
             call = node.value
             kind = "call" if self.facts.is_report_helper(call) else report_kind(call, self.facts.names)
