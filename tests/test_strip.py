@@ -61,7 +61,7 @@ TAKEN = {
     "breakpoint in an if": ("if x.isnan().any():\n    breakpoint()\n", ""),
     "elif": ('if a:\n    y = 1\nelif os.getenv("EAGLE3_DEBUG"):\n    print(x)\n', "if a:\n    y = 1\n"),
     "else": ('if a:\n    y = 1\nelse:\n    print("[EAGLE3-DEBUG] no")\n', "if a:\n    y = 1\n"),
-    "and": ('os.getenv("EAGLE3_DEBUG") and print(x)\n', ""),
+    "short-circuit": ('os.getenv("EAGLE3_DEBUG") and print(x)\n', ""),
     "conditional expression": ('print(x) if os.getenv("EAGLE3_DEBUG") else None\n', ""),
     "one-line suite": ('if os.getenv("EAGLE3_DEBUG"): print(x); print(x.shape)\n', ""),
     "two on a line": ('print("[EAGLE3-DEBUG] a"); print("[EAGLE3-DEBUG] b");  # both\n', ""),
@@ -147,7 +147,11 @@ def test_leftovers(path, ends):
     lines = [line + ends for line in path.read_bytes().splitlines()]
     found = plan(b"".join(lines), path.name)
     assert found.after == b"".join(line for line in lines if not line.rstrip().endswith(b"# goes"))
-    stays = {number: line.decode().partition("# stays: ")[2].strip() for number, line in enumerate(lines, 1) if b"# stays: " in line}
+    stays = {
+        number: line.decode().partition("# stays: ")[2].strip()
+        for number, line in enumerate(lines, 1)
+        if b"# stays: " in line
+    }
     left = {piece.line: piece.why for piece in found.left if not piece.kind.startswith("unused")}
     assert left.keys() == stays.keys() and all(stays[line] in left[line] for line in stays)
 
@@ -180,8 +184,12 @@ def test_the_accident_that_must_not_happen():
     found = plan(before.encode(), "x.py")
     lines = before.splitlines(keepends=True)
     # The mixed block keeps its functional line and what guards it; its print goes.
-    assert found.after.decode() == "".join(line for number, line in enumerate(lines, 1) if number not in {1, 2, 7, 8, 10, 11, 14})
-    assert [(piece.line, "hidden_states" in piece.why) for piece in found.left if piece.line == 13] == [(13, True)]
+    assert found.after.decode() == "".join(
+        line for number, line in enumerate(lines, 1) if number not in {1, 2, 7, 8, 10, 11, 14}
+    )
+    assert [(piece.line, "hidden_states" in piece.why) for piece in found.left if piece.line == 13] == [
+        (13, True)
+    ]
 
 
 def test_what_only_debug_code_used_goes_too():
@@ -251,7 +259,9 @@ def test_what_only_debug_code_used_goes_too():
                 return x
         ''')
     found = plan(before.encode(), "x.py")
-    assert [line for line in found.after.decode().splitlines() if line] == [line for line in after.splitlines() if line]
+    assert [line for line in found.after.decode().splitlines() if line] == [
+        line for line in after.splitlines() if line
+    ]
     assert [(piece.line, piece.kind) for piece in found.left] == [(10, "unused")]  # LIMIT: a public name
 
 
@@ -262,7 +272,10 @@ STAYS = {
     "own package": ("from .x import y\nprint('[EAGLE3-DEBUG]', y)\n", 1),
     "loud import": ("import triton\nprint('[EAGLE3-DEBUG]', triton)\n", 1),
     "exported": ("import sys\n__all__ = ['sys']\nprint('[EAGLE3-DEBUG]', sys)\n", 1),
-    "annotation in quotes": ("import types\ndef f(x: 'types.X'): return x\nprint('[EAGLE3-DEBUG]', types)\n", 1),
+    "annotation in quotes": (
+        "import types\ndef f(x: 'types.X'): return x\nprint('[EAGLE3-DEBUG]', types)\n",
+        1,
+    ),
     "constant made by a call": ("_X = make()\nprint('[EAGLE3-DEBUG]', _X)\n", 1),
     "public constant": ("X = 1\nprint('[EAGLE3-DEBUG]', X)\n", 1),
     "local value": ("def f(x):\n    n = x.norm()\n    print('[EAGLE3-DEBUG]', n)\n    return x\n", 2),
@@ -280,7 +293,15 @@ def test_what_is_not_shown_to_be_unused_stays(text, line):
 @pytest.mark.parametrize("bom", [b"", b"\xef\xbb\xbf"], ids=["no BOM", "BOM"])
 @pytest.mark.parametrize("last", [True, False], ids=["newline at the end", "none"])
 def test_bytes_of_what_stays(ends, bom, last):
-    lines = ['print("[EAGLE3-DEBUG]")', "", "x = 1  ", "\tif_ = 2".strip(), 'print("[EAGLE3-DEBUG] ü")', "", "y = 'é'"]
+    lines = [
+        'print("[EAGLE3-DEBUG]")',
+        "",
+        "x = 1  ",
+        "\tif_ = 2".strip(),
+        'print("[EAGLE3-DEBUG] ü")',
+        "",
+        "y = 'é'",
+    ]
     text = ends.join(lines) + (ends if last else "")
     kept = ends.join(line for line in lines if "DEBUG" not in line) + (ends if last else "")
     assert plan(bom + text.encode(), "x.py").after == bom + kept.encode()
@@ -288,7 +309,9 @@ def test_bytes_of_what_stays(ends, bom, last):
 
 def test_declared_encoding():
     text = "# -*- coding: cp1252 -*-\nx = 'é'; z = 1\nif x: print('[EAGLE3-DEBUG] ü')\ny = 'ß'\n"
-    assert plan(text.encode("cp1252"), "x.py").after == text.replace("if x: print('[EAGLE3-DEBUG] ü')\n", "").encode("cp1252")
+    assert plan(text.encode("cp1252"), "x.py").after == text.replace(
+        "if x: print('[EAGLE3-DEBUG] ü')\n", ""
+    ).encode("cp1252")
 
 
 def test_a_comment_must_not_become_the_encoding():
@@ -333,8 +356,15 @@ FLAGS = {
 def test_flags_and_switches_of_all_kinds(text):
     found = plan(text.encode(), "x.py")
     assert "debug" not in found.after.decode().lower() and not found.left
-    assert [line for line in text.splitlines() if line in ("    return x", "        return x", "        self.n = 1")] == [
-        line for line in found.after.decode().splitlines() if line in ("    return x", "        return x", "        self.n = 1")]
+    assert [
+        line
+        for line in text.splitlines()
+        if line in ("    return x", "        return x", "        self.n = 1")
+    ] == [
+        line
+        for line in found.after.decode().splitlines()
+        if line in ("    return x", "        return x", "        self.n = 1")
+    ]
 
 
 @pytest.fixture
@@ -351,7 +381,9 @@ def package(tmp_path):
 
 
 def test_a_reader_in_another_file_is_seen(package):
-    (package / "sub" / "reader.py").write_text("from engine.model import DEBUG\n\ndef g(m): return m._debug_hs\n")
+    (package / "sub" / "reader.py").write_text(
+        "from engine.model import DEBUG\n\ndef g(m): return m._debug_hs\n"
+    )
     result = run([str(package / "model.py"), "--json"])
     left = json.loads(result.stdout)["left"]
     assert any("reader.py:3 reads" in piece["why"] for piece in left), left
@@ -362,7 +394,9 @@ def test_an_import_from_another_file_is_seen(package):
     (package / "sub" / "reader.py").write_text("from engine.model import DEBUG\n")
     left = json.loads(run([str(package / "model.py"), "--json"]).stdout)["left"]
     assert [(piece["line"], "reader.py:1 reads" in piece["why"]) for piece in left] == [(2, True)]
-    assert (package / "model.py").read_text().startswith("import os\nDEBUG = os.getenv('EAGLE3_DEBUG')\nclass M")
+    assert (
+        (package / "model.py").read_text().startswith("import os\nDEBUG = os.getenv('EAGLE3_DEBUG')\nclass M")
+    )
 
 
 def test_the_same_snippet_in_two_files_goes_from_both(package):
@@ -431,7 +465,18 @@ def test_modes_and_exit_codes(package):
 def test_patch_takes_the_diff(tmp_path, monkeypatch, ends):
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "mödel.py"
-    text = ends.join(["x = 1", "", 'print("[EAGLE3-DEBUG]")', "", "y = 2", *["z = 3"] * 9, 'print("[EAGLE3-DEBUG]")', "w = 5"])
+    text = ends.join(
+        [
+            "x = 1",
+            "",
+            'print("[EAGLE3-DEBUG]")',
+            "",
+            "y = 2",
+            *["z = 3"] * 9,
+            'print("[EAGLE3-DEBUG]")',
+            "w = 5",
+        ]
+    )
     path.write_bytes(text.encode())
     patch = run([path.name, "--diff"]).stdout_bytes
     subprocess.run(["patch", "-p1", "--binary"], input=patch, check=True, capture_output=True)

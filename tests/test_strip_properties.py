@@ -17,7 +17,13 @@ from hypothesis import strategies as st
 from specwire.strip.plan import plan
 
 EXAMPLES = int(os.environ.get("SPECWIRE_EXAMPLES", 60))
-settings.register_profile("strip", max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck), derandomize=EXAMPLES <= 60)
+settings.register_profile(
+    "strip",
+    max_examples=EXAMPLES,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    derandomize=EXAMPLES <= 60,
+)
 SETTINGS = settings.get_profile("strip")
 
 GUARDS = [
@@ -68,9 +74,22 @@ def block(draw, depth=2):
         lines += [(line, False) for line in draw(st.sampled_from(NOISE))]
         if number == keep_at or draw(st.booleans()):
             if depth and draw(st.booleans()):
-                head = draw(st.sampled_from(["if a:", "for h in aux:", "while x:", "with m as n:", "@dec\ndef g(x, aux):", "class C:"]))
+                head = draw(
+                    st.sampled_from(
+                        [
+                            "if a:",
+                            "for h in aux:",
+                            "while x:",
+                            "with m as n:",
+                            "@dec\ndef g(x, aux):",
+                            "class C:",
+                        ]
+                    )
+                )
                 inner = draw(block(depth - 1))
-                lines += [(line, False) for line in head.split("\n")] + [("    " + line if line else "", flag) for line, flag in inner]
+                lines += [(line, False) for line in head.split("\n")] + [
+                    ("    " + line if line else "", flag) for line, flag in inner
+                ]
             else:
                 lines += [(line, False) for line in draw(st.sampled_from(FUNCTIONAL))]
         else:
@@ -88,19 +107,30 @@ def debug(draw):
     if kind == "one line":
         return [f"if {guard}: print(x)"]
     if kind == "guard":
-        body = [line for part in draw(st.lists(st.sampled_from(SAID + UNTAGGED), min_size=1, max_size=3)) for line in part]
+        body = [
+            line
+            for part in draw(st.lists(st.sampled_from(SAID + UNTAGGED), min_size=1, max_size=3))
+            for line in part
+        ]
         if not any(line for line in body if not line.startswith("#")):
             body.append("pass")
         return [f"if {guard}:"] + ["    " + line if line else "" for line in body]
     flag = draw(st.sampled_from(["_debug_done", "_dbg_once", "_eagle3_debug_printed"]))
-    return [f'if not hasattr(self, "{flag}"):', *("    " + line if line else "" for line in draw(st.sampled_from(SAID))), f"    self.{flag} = True"]
+    return [
+        f'if not hasattr(self, "{flag}"):',
+        *("    " + line if line else "" for line in draw(st.sampled_from(SAID))),
+        f"    self.{flag} = True",
+    ]
 
 
 @st.composite
 def module(draw):
     """(bytes before, bytes expected after)"""
     body = draw(block(3))
-    lines = [("import os, sys", False), ("def forward(self, x, aux, spec, a, b, m, dec, logger, decorated, manager):", False)]
+    lines = [
+        ("import os, sys", False),
+        ("def forward(self, x, aux, spec, a, b, m, dec, logger, decorated, manager):", False),
+    ]
     lines += [("    " + line if line else "", flag) for line, flag in body]
     lines += [("    return os, sys", False)]
     if draw(st.booleans()):
@@ -133,12 +163,17 @@ def program(draw, depth=3, loop=False, functions=True):
     """Statements over three names, some of them under a debug switch, where they may or may not matter."""
     lines: list[str] = []
     for _ in range(draw(st.integers(1, 4))):
-        kind = draw(st.sampled_from(["set", "set", "debug", "debug", "if", "for", "try", "say", "def", "leave"]))
+        kind = draw(
+            st.sampled_from(["set", "set", "debug", "debug", "if", "for", "try", "say", "def", "leave"])
+        )
         name, value = draw(st.sampled_from(NAMES)), draw(st.sampled_from(VALUES))
         if kind == "set" or (kind == "leave" and not loop) or (kind == "def" and not functions):
             lines.append(f"{name} {draw(st.sampled_from(['=', '=', '+=']))} {value}")
         elif kind == "leave":
-            lines += [f"if {name} > 3:", "    " + draw(st.sampled_from(["break", "continue", f"return {value}"]))]
+            lines += [
+                f"if {name} > 3:",
+                "    " + draw(st.sampled_from(["break", "continue", f"return {value}"])),
+            ]
         elif kind == "say":
             lines.append(f'print("[EAGLE3-DEBUG]", {value})')
         elif kind == "debug":
@@ -147,7 +182,14 @@ def program(draw, depth=3, loop=False, functions=True):
             lines += ["    " + line.replace("N", name).replace("V", value) for part in body for line in part]
         elif kind == "def":
             lines += [f"def g({draw(st.sampled_from(['', 'a=1', 'b=c']))}):"]
-            lines += ["    " + line for line in ["nonlocal c" if draw(st.booleans()) else "a = b = c = 1", f"c = {value}", "return c"]]
+            lines += [
+                "    " + line
+                for line in [
+                    "nonlocal c" if draw(st.booleans()) else "a = b = c = 1",
+                    f"c = {value}",
+                    "return c",
+                ]
+            ]
             lines += [f"{name} = g()"]
         elif depth:
             inner = ["    " + line for line in draw(program(depth - 1, loop or kind == "for", False))]
@@ -158,7 +200,13 @@ def program(draw, depth=3, loop=False, functions=True):
             elif kind == "for":
                 lines += [f"for {name} in {draw(st.sampled_from(['xs', 'range(2)', 'xs[:0]']))}:", *inner]
             else:
-                lines += ["try:", *inner, f"    {name} = xs[{value}]", "except IndexError:", f"    {name} = {value}"]
+                lines += [
+                    "try:",
+                    *inner,
+                    f"    {name} = xs[{value}]",
+                    "except IndexError:",
+                    f"    {name} = {value}",
+                ]
         else:
             lines.append(f"{name} = {value}")
     return lines
@@ -182,7 +230,11 @@ DEBUG_BODIES = [
 @SETTINGS
 @given(program())
 def test_a_program_computes_the_same_with_and_without(lines):
-    text = "import os\ndef f(a, b, c, xs):\n" + "".join(f"    {line}\n" for line in lines) + "    return a, b, c\n"
+    text = (
+        "import os\ndef f(a, b, c, xs):\n"
+        + "".join(f"    {line}\n" for line in lines)
+        + "    return a, b, c\n"
+    )
     with contextlib.suppress(SyntaxError):
         compile(text, "x", "exec")
         found = plan(text.encode(), "generated.py")

@@ -96,7 +96,9 @@ def _in_file(path: str, file: str, words: Words, unknown: list[str]) -> list[Fin
     with open(path, "rb") as handle:
         data = handle.read()
     if marks.RUNTIME_MARK in data[: data.find(b"\n") + 1]:
-        return [Finding("tap-file", file, 1, "what specwire's taps call: `specwire remove` takes it out", True)]
+        return [
+            Finding("tap-file", file, 1, "what specwire's taps call: `specwire remove` takes it out", True)
+        ]
     found = _taps(data, file)
     if words.suspects(data, (*NEEDLES, *words.literals())):
         found += _by_hand(data, path, file, words, unknown)
@@ -110,7 +112,13 @@ def _taps(data: bytes, file: str) -> list[Finding]:
         return []
     comments = _comment_lines(data)
     return [
-        Finding("tap", file, mark.line, f"{mark.probe} tap{'' if mark.intact else ', edited'}: `specwire remove` takes it out", True)
+        Finding(
+            "tap",
+            file,
+            mark.line,
+            f"{mark.probe} tap{'' if mark.intact else ', edited'}: `specwire remove` takes it out",
+            True,
+        )
         for mark in marks.marks(data)
         if comments is None or mark.line in comments
     ]
@@ -141,11 +149,23 @@ def _by_name(path: str, file: str, folders: set[str]) -> list[Finding]:
 
     name = os.path.basename(path)
     if temporary(name):
-        return [Finding("unfinished", file, None, "left by a change that was cut off: `specwire status` finishes or undoes it", True)]
+        return [
+            Finding(
+                "unfinished",
+                file,
+                None,
+                "left by a change that was cut off: `specwire status` finishes or undoes it",
+                True,
+            )
+        ]
     if not name.endswith(_REMAINS):
         return []
     if os.path.dirname(path) in folders or name.rpartition(".")[0].endswith(".py") or name.endswith(".py~"):
-        what = "hunks that a patch could not place" if name.endswith(".rej") else "a copy that a patch or an editor left"
+        what = (
+            "hunks that a patch could not place"
+            if name.endswith(".rej")
+            else "a copy that a patch or an editor left"
+        )
         return [Finding("patch-remains", file, None, f"{what}: look at it, then delete it")]
     return []
 
@@ -158,7 +178,13 @@ def _compiled(path: str, base: str) -> list[Finding]:
         names = os.listdir(cache) if os.path.isdir(cache) else []
         if not os.path.exists(os.path.join(path, part, "_specwire.py")):
             found += [
-                Finding("tap-file", os.path.relpath(os.path.join(cache, name), base), None, "compiled from a tap file that is gone: delete it", True)
+                Finding(
+                    "tap-file",
+                    os.path.relpath(os.path.join(cache, name), base),
+                    None,
+                    "compiled from a tap file that is gone: delete it",
+                    True,
+                )
                 for name in sorted(names)
                 if name.startswith("_specwire.")
             ]
@@ -177,13 +203,21 @@ def _suppressed(found: list[Finding], data: bytes, file: str) -> list[Finding]:
             continue
         reason = (note[2] or b"").decode("utf-8", "replace").strip()
         if not reason:
-            extra.append(Finding("suppression", file, number, "gives no reason: write `# specwire-allow: RULE -- reason`"))
+            extra.append(
+                Finding(
+                    "suppression", file, number, "gives no reason: write `# specwire-allow: RULE -- reason`"
+                )
+            )
         alone = line.lstrip().startswith(b"#")
         for rule in note[1].decode().replace(" ", "").split(","):
             if rule not in RULES:
-                extra.append(Finding("suppression", file, number, f"names no rule: {rule}. Rules: {', '.join(RULES)}"))
+                extra.append(
+                    Finding("suppression", file, number, f"names no rule: {rule}. Rules: {', '.join(RULES)}")
+                )
             given[number + 1 if alone else number, rule] = reason
-    return [finding._replace(reason=given.get((finding.line or 0, finding.rule), "")) for finding in found] + extra
+    return [
+        finding._replace(reason=given.get((finding.line or 0, finding.rule), "")) for finding in found
+    ] + extra
 
 
 def _allow(finding: Finding, allowed: tuple[str, ...]) -> Finding:

@@ -72,7 +72,9 @@ def _finder(buffer: bytearray, needles: tuple[bytes, ...]) -> Callable[[int], li
     start = (ctypes.c_char * len(buffer)).from_buffer(buffer)  # keeps the buffer where it is
     address = ctypes.addressof(start)
     sized = [(needle, len(needle)) for needle in needles]
-    return lambda size, _alive=start: [needle for needle, length in sized if search(address, size, needle, length)]
+    return lambda size, _alive=start: [
+        needle for needle, length in sized if search(address, size, needle, length)
+    ]
 
 
 def _processors() -> int:

@@ -73,7 +73,10 @@ def package_root(path: str) -> str:
 
 
 def _upwards(folder: str) -> Iterator[str]:
-    while os.path.dirname(folder) != folder and os.path.basename(folder) not in ("site-packages", "dist-packages"):
+    while os.path.dirname(folder) != folder and os.path.basename(folder) not in (
+        "site-packages",
+        "dist-packages",
+    ):
         yield folder
         if any(os.path.exists(os.path.join(folder, name)) for name in (".git", "pyproject.toml", "setup.py")):
             return

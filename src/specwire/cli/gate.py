@@ -12,12 +12,44 @@ from specwire.strip.words import Words
 @click.command()
 @click.argument("trees", metavar="TREE...", nargs=-1, required=True)
 @options.python_exe
-@click.option("--format", "form", type=click.Choice(["text", "json", "sarif", "github", "junit"]), default="text", help="How findings are printed.")
-@click.option("--pristine", is_flag=True, help="Also compare each file with the hashes of the release that the tree says it is.")
-@click.option("--record", metavar="FILE", help="A RECORD file or wheel for --pristine to compare with, in place of the installed one.")
-@click.option("--allow", "allowed", multiple=True, metavar="'RULE PATTERN -- REASON'", help="Let a rule's findings pass in files whose names match. Shown in the output.")
-@click.option("--env", "envs", multiple=True, metavar="PATTERN", help="Also take this environment variable for a debug switch.")
-@click.option("--tag", "tags", multiple=True, metavar="TEXT", help="Also take messages that begin like this for debug messages.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "json", "sarif", "github", "junit"]),
+    default="text",
+    help="How findings are printed.",
+)
+@click.option(
+    "--pristine",
+    is_flag=True,
+    help="Also compare each file with the hashes of the release that the tree says it is.",
+)
+@click.option(
+    "--record",
+    metavar="FILE",
+    help="A RECORD file or wheel for --pristine to compare with, in place of the installed one.",
+)
+@click.option(
+    "--allow",
+    "allowed",
+    multiple=True,
+    metavar="'RULE PATTERN -- REASON'",
+    help="Let a rule's findings pass in files whose names match. Shown in the output.",
+)
+@click.option(
+    "--env",
+    "envs",
+    multiple=True,
+    metavar="PATTERN",
+    help="Also take this environment variable for a debug switch.",
+)
+@click.option(
+    "--tag",
+    "tags",
+    multiple=True,
+    metavar="TEXT",
+    help="Also take messages that begin like this for debug messages.",
+)
 @options.as_json
 @options.quiet
 def command(trees, python, form, pristine, record, allowed, envs, tags, as_json, quiet):
@@ -59,7 +91,9 @@ def _scope(trees: tuple[str, ...], python: str | None) -> tuple[list[str], str]:
         return [str(tree.package)], str(tree.root)
     for path in trees:
         if not os.path.exists(path):
-            raise SpecwireError(f"{path}: no such file or directory. Name a source tree, or the word 'installed'.")
+            raise SpecwireError(
+                f"{path}: no such file or directory. Name a source tree, or the word 'installed'."
+            )
     if len(trees) > 1 or not os.path.isdir(trees[0]):
         return list(trees), os.curdir
     path = os.path.abspath(trees[0])
@@ -83,7 +117,9 @@ def _with_differences(report, trees, python, record):
         found = differences(tree, record)
     except NoRecord as error:
         return report._replace(unknown=(*report.unknown, str(error)))
-    named = [finding._replace(file=os.path.relpath(tree.path(finding.file), report.base)) for finding in found]
+    named = [
+        finding._replace(file=os.path.relpath(tree.path(finding.file), report.base)) for finding in found
+    ]
     return report._replace(findings=(*report.findings, *named))
 
 
@@ -96,7 +132,9 @@ def _print(report, quiet: bool) -> None:
         print(f"inconclusive: {why}")
     if report.skipped:
         options.note(f"not looked into: {', '.join(report.skipped)}", quiet)
-    word = "clean" if report.clean else f"{len(report.findings)} findings" if report.findings else "inconclusive"
+    word = (
+        "clean" if report.clean else f"{len(report.findings)} findings" if report.findings else "inconclusive"
+    )
     allowed = f", {len(report.allowed)} allowed" if report.allowed else ""
     print(f"{word}: {report.files} Python files{allowed}")
 

@@ -14,8 +14,20 @@ from specwire.strip.words import Words
 @click.command()
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True)
 @click.option("--check", is_flag=True, help="Write nothing; exit 1 if something would change.")
-@click.option("--env", "envs", multiple=True, metavar="PATTERN", help="Also take this environment variable for a debug switch, e.g. 'MY_DEBUG*'.")
-@click.option("--tag", "tags", multiple=True, metavar="TEXT", help="Also take messages that begin like this for debug messages, e.g. '[DBG]'.")
+@click.option(
+    "--env",
+    "envs",
+    multiple=True,
+    metavar="PATTERN",
+    help="Also take this environment variable for a debug switch, e.g. 'MY_DEBUG*'.",
+)
+@click.option(
+    "--tag",
+    "tags",
+    multiple=True,
+    metavar="TEXT",
+    help="Also take messages that begin like this for debug messages, e.g. '[DBG]'.",
+)
 @click.option("--force", is_flag=True, help="Also while a process runs from the tree.")
 @options.wait
 @options.as_json
@@ -80,7 +92,13 @@ def _summary(found, changed, judged: bool) -> str:
 
 def _document(found, changed, judged: bool) -> dict:
     def entry(plan, piece) -> dict:
-        shown = {"file": plan.name, "line": piece.line, "end_line": piece.end, "kind": piece.kind, "text": piece.text}
+        shown = {
+            "file": plan.name,
+            "line": piece.line,
+            "end_line": piece.end,
+            "kind": piece.kind,
+            "text": piece.text,
+        }
         return shown | ({"why": piece.why} if piece.why else {})
 
     result = "nothing" if not changed else "would-remove" if judged else "removed"
@@ -89,7 +107,9 @@ def _document(found, changed, judged: bool) -> dict:
         "result": result,
         "removed": [entry(plan, piece) for plan in found for piece in plan.gone],
         "left": [entry(plan, piece) for plan in found for piece in plan.left],
-        "files": {plan.name: {"before": _sha256(plan.before), "after": _sha256(plan.after)} for plan in changed},
+        "files": {
+            plan.name: {"before": _sha256(plan.before), "after": _sha256(plan.after)} for plan in changed
+        },
     }
 
 

@@ -9,7 +9,8 @@ import re
 from collections.abc import Iterator
 
 from specwire.errors import SpecwireError
-from specwire.strip.facts import gather
+from specwire.strip.collect import gather
+from specwire.strip.judge import Judge
 from specwire.strip.plan import ids
 from specwire.strip.readers import Elsewhere, loads
 from specwire.strip.select import Selector
@@ -65,7 +66,7 @@ class Neighbours:
             text = Text(_read(path), path)
         except SpecwireError:
             return None
-        selector = Selector(text, gather(text.tree, self._words), {})
+        selector = Selector(text, Judge(gather(text.tree, self._words), {}))
         return text.tree, ids(selector.select().roots)
 
     def _reads(self, path: str, kind: str, name: str, stem: str) -> int | None:
@@ -88,7 +89,11 @@ def _reads_global(node: ast.AST, name: str, stem: str) -> bool:
         return from_it and (name in named or ("*" in named and not name.startswith("_")))
     if isinstance(node, ast.Attribute) and node.attr == name:
         return True  # whichever module it is an attribute of: the name and the module stand in one file
-    return isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.endswith(f"{stem}.{name}")
+    return (
+        isinstance(node, ast.Constant)
+        and isinstance(node.value, str)
+        and node.value.endswith(f"{stem}.{name}")
+    )
 
 
 def _siblings(folder: str) -> list[str]:
@@ -96,7 +101,9 @@ def _siblings(folder: str) -> list[str]:
 
 
 def _is_word(data: bytes, name: str) -> bool:
-    return re.search(rb"(?<![A-Za-z0-9_])" + re.escape(name.encode()) + rb"(?![A-Za-z0-9_])", data) is not None
+    return (
+        re.search(rb"(?<![A-Za-z0-9_])" + re.escape(name.encode()) + rb"(?![A-Za-z0-9_])", data) is not None
+    )
 
 
 def _read(path: str) -> bytes:
@@ -104,4 +111,6 @@ def _read(path: str) -> bytes:
         with open(path, "rb") as file:
             return file.read()
     except OSError as error:
-        raise SpecwireError(f"{path}: cannot be read ({error.strerror}). Leave it out or make it readable.") from error
+        raise SpecwireError(
+            f"{path}: cannot be read ({error.strerror}). Leave it out or make it readable."
+        ) from error

@@ -6,10 +6,9 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from specwire.strip.calls import OPENS, Names
+from specwire.strip.calls import Names
 from specwire.strip.words import Words, is_flag
 
-FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _FALSE = ("", "0", "false", "no", "off", "n", "f")
 _READERS = frozenset(("os.environ.get", "os.getenv"))
 _PASSES = frozenset(("bool", "int", "str", "float"))
@@ -22,7 +21,9 @@ class Facts:
 
     words: Words
     names: Names
-    switches: set[str] = field(default_factory=set)  # names that hold a switch's value; `name()` for functions
+    switches: set[str] = field(
+        default_factory=set
+    )  # names that hold a switch's value; `name()` for functions
     reads: set[int] = field(default_factory=set)  # ids of nodes that read an attribute that holds one
     pure_helpers: frozenset[str] = frozenset()  # functions of this file that only look
     report_helpers: frozenset[str] = frozenset()  # functions of this file that only report
@@ -77,7 +78,9 @@ class Facts:
     def is_tag(self, node: ast.AST) -> bool:
         """Whether this is a string that a debug message begins with, or a name that stands for one."""
         text = self.texts.get(node.id) if isinstance(node, ast.Name) else getattr(node, "value", None)
-        return isinstance(node, (ast.Name, ast.Constant)) and isinstance(text, str) and self.words.is_tag(text)
+        return (
+            isinstance(node, (ast.Name, ast.Constant)) and isinstance(text, str) and self.words.is_tag(text)
+        )
 
     def is_pure_helper(self, call: ast.Call) -> bool:
         return isinstance(call.func, ast.Name) and call.func.id in self.pure_helpers
@@ -98,14 +101,22 @@ class Facts:
             return isinstance(operator, ast.In) if known else None
         if self.is_switch(right) and not self.is_switch(left):
             left, right = right, left
-            operator = {ast.Lt: ast.Gt, ast.Gt: ast.Lt, ast.LtE: ast.GtE, ast.GtE: ast.LtE}.get(type(operator), type(operator))()
+            operator = {ast.Lt: ast.Gt, ast.Gt: ast.Lt, ast.LtE: ast.GtE, ast.GtE: ast.LtE}.get(
+                type(operator), type(operator)
+            )()
         if not self.is_switch(left):
             return None
         values = _constants(right)
         if not values:
             return None
         if isinstance(operator, (ast.Gt, ast.GtE)):
-            floor = values[0] if isinstance(operator, ast.GtE) else values[0] + 1 if isinstance(values[0], int) else 0
+            floor = (
+                values[0]
+                if isinstance(operator, ast.GtE)
+                else values[0] + 1
+                if isinstance(values[0], int)
+                else 0
+            )
             return True if isinstance(floor, int) and floor > 0 else None
         truths = {_means_on(value) for value in values}
         if len(truths) != 1:
@@ -113,34 +124,6 @@ class Facts:
         same = isinstance(operator, (ast.Eq, ast.Is, ast.In))
         different = isinstance(operator, (ast.NotEq, ast.IsNot, ast.NotIn))
         return truths.pop() == same if same or different else None
-
-
-def gather(tree: ast.Module, words: Words) -> Facts:
-    """Read a file's facts. Switches may be made of switches, so this goes on until nothing new turns up."""
-    bindings = list(_bindings(tree))
-    modules = {name: value for name, value in bindings if isinstance(value, str)}
-    rebound = frozenset(name for name, value in bindings if not isinstance(value, str))
-    values: dict[str, list[ast.AST | str | None]] = {}
-    for name, value in bindings:
-        values.setdefault(name, []).append(value)
-    handles = {name for name, all_ in values.items() if all(_is_open(value) for value in all_)}
-    facts = Facts(words, Names(modules, rebound, frozenset(handles)))
-    facts.single = frozenset(name for name, all_ in values.items() if len(all_) == 1)
-    facts.texts = {
-        name: all_[0].value
-        for name, all_ in values.items()
-        if len(all_) == 1 and isinstance(all_[0], ast.Constant) and isinstance(all_[0].value, str)
-    }
-    classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
-    before = None
-    while before != (len(facts.switches), len(facts.reads)):
-        before = len(facts.switches), len(facts.reads)
-        for owner in classes:
-            facts.reads |= _attribute_reads(facts, owner)
-        for name, all_ in values.items():
-            if all(isinstance(value, ast.AST) and _is_switch_value(facts, value) for value in all_):
-                facts.switches.add(name + "()" if isinstance(all_[0], FUNCTIONS) else name)
-    return facts
 
 
 def one_time_flags(test: ast.expr, any_name: bool = False) -> Iterator[str]:
@@ -154,12 +137,20 @@ def one_time_flags(test: ast.expr, any_name: bool = False) -> Iterator[str]:
         return
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
         asked = test.operand
-    elif isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], (ast.Lt, ast.LtE, ast.Eq, ast.Is)):
+    elif (
+        isinstance(test, ast.Compare)
+        and len(test.ops) == 1
+        and isinstance(test.ops[0], (ast.Lt, ast.LtE, ast.Eq, ast.Is))
+    ):
         asked = test.left
     else:
         return
     name = ""
-    if isinstance(asked, ast.Call) and isinstance(asked.func, ast.Name) and asked.func.id in ("hasattr", "getattr"):
+    if (
+        isinstance(asked, ast.Call)
+        and isinstance(asked.func, ast.Name)
+        and asked.func.id in ("hasattr", "getattr")
+    ):
         if len(asked.args) >= 2 and isinstance(asked.args[1], ast.Constant):
             name = f".{asked.args[1].value}"
     elif isinstance(asked, ast.Attribute):
@@ -170,103 +161,12 @@ def one_time_flags(test: ast.expr, any_name: bool = False) -> Iterator[str]:
         yield name
 
 
-def bound(target: ast.expr) -> Iterator[str]:
-    """Names and `.attributes` that an assignment target binds; `[]` for anything that changes an object's content."""
-    if isinstance(target, ast.Name):
-        yield target.id
-    elif isinstance(target, ast.Attribute):
-        yield "." + target.attr
-    elif isinstance(target, (ast.Tuple, ast.List)):
-        for element in target.elts:
-            yield from bound(element)
-    elif isinstance(target, ast.Starred):
-        yield from bound(target.value)
-    else:
-        yield "[]"
-
-
-def plain_body(function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[ast.stmt]:
-    """A function's statements without its docstring."""
-    first = function.body[0]
-    has_docstring = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str)
-    return function.body[1:] if has_docstring else function.body
-
-
-def _bindings(tree: ast.Module) -> Iterator[tuple[str, ast.AST | str | None]]:
-    """Every binding of the file: (name or `.attribute`, its value's node, the import's dotted name, or None)."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                yield (alias.asname, alias.name) if alias.asname else (alias.name.partition(".")[0],) * 2
-        elif isinstance(node, ast.ImportFrom):
-            for alias in node.names:
-                yield alias.asname or alias.name, f"{'.' * node.level}{node.module or ''}.{alias.name}"
-        elif isinstance(node, ast.Assign):
-            for target in node.targets:
-                single = isinstance(target, (ast.Name, ast.Attribute))
-                for name in bound(target):
-                    yield name, node.value if single else None
-        elif isinstance(node, (ast.AnnAssign, ast.NamedExpr)):
-            if node.value is not None:
-                for name in bound(node.target):
-                    yield name, node.value
-        elif isinstance(node, ast.withitem) and node.optional_vars is not None:
-            for name in bound(node.optional_vars):
-                yield name, node.context_expr
-        elif isinstance(node, (*FUNCTIONS, ast.ClassDef)):
-            yield node.name, node
-        elif isinstance(node, ast.arg):
-            yield node.arg, None
-        elif isinstance(node, (ast.AugAssign, ast.For, ast.AsyncFor, ast.comprehension)):
-            for name in bound(node.target):
-                yield name, None
-        elif isinstance(node, (ast.ExceptHandler, ast.MatchAs, ast.MatchStar)) and node.name:
-            yield node.name, None
-
-
-def _attribute_reads(facts: Facts, owner: ast.ClassDef) -> set[int]:
-    """Nodes of a class that read `self.X`, for each X that the class sets from a debug switch and nothing else."""
-    values: dict[str, list[ast.AST | None]] = {}
-    reads: list[tuple[str, ast.expr]] = []
-    for node in ast.walk(owner):
-        if isinstance(node, ast.Assign):
-            for target in node.targets:
-                for name in bound(target):
-                    values.setdefault(name, []).append(node.value if isinstance(target, ast.Attribute) else None)
-        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Attribute):
-            values.setdefault("." + node.target.attr, []).append(node.value)
-        elif isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Attribute):
-            values.setdefault("." + node.target.attr, []).append(None)
-        elif _of_self(node) and isinstance(node.ctx, ast.Load):
-            reads.append(("." + node.attr, node))
-        elif isinstance(node, ast.Call) and facts.names.dotted(node.func) == "getattr" and len(node.args) > 1:
-            if isinstance(node.args[0], ast.Name) and node.args[0].id == "self" and isinstance(node.args[1], ast.Constant):
-                reads.append((f".{node.args[1].value}", node))
-    held = {name for name, all_ in values.items() if all(value is not None and _is_switch_value(facts, value) for value in all_)}
-    return {id(node) for name, node in reads if name in held}
-
-
-def _of_self(node: ast.AST) -> bool:
-    return isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self"
-
-
-def _is_switch_value(facts: Facts, value: ast.AST) -> bool:
-    if isinstance(value, FUNCTIONS):
-        body = plain_body(value)
-        single = len(body) == 1 and isinstance(body[0], ast.Return) and body[0].value is not None
-        arguments = ast.unparse(value.args)
-        return single and not arguments and facts.is_switch(body[0].value)
-    return isinstance(value, ast.expr) and facts.is_switch(value)
-
-
-def _is_open(value: ast.AST | str | None) -> bool:
-    return isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id in OPENS
-
-
 def _constants(node: ast.expr) -> list[object]:
     if isinstance(node, ast.Constant):
         return [node.value]
-    if isinstance(node, (ast.Tuple, ast.List, ast.Set)) and all(isinstance(part, ast.Constant) for part in node.elts):
+    if isinstance(node, (ast.Tuple, ast.List, ast.Set)) and all(
+        isinstance(part, ast.Constant) for part in node.elts
+    ):
         return [part.value for part in node.elts]
     return []
 

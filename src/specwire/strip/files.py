@@ -22,7 +22,9 @@ def plans(paths: list[str], words: Words) -> list:
     found = []
     for path in _once(paths):
         top = path if os.path.isdir(path) else None
-        suspects = [(name, data) for name in walk(path).python if (data := suspicious(name, words)) is not None]
+        suspects = [
+            (name, data) for name in walk(path).python if (data := suspicious(name, words)) is not None
+        ]
         if not suspects:
             continue
         from specwire.strip.elsewhere import Neighbours
@@ -38,7 +40,9 @@ def suspicious(name: str, words: Words) -> bytes | None:
     try:
         data = Path(name).read_bytes()
     except OSError as error:
-        raise SpecwireError(f"{name}: cannot be read ({error.strerror}). Leave it out or make it readable.") from error
+        raise SpecwireError(
+            f"{name}: cannot be read ({error.strerror}). Leave it out or make it readable."
+        ) from error
     if RUNTIME_MARK in data[: data.find(b"\n") + 1]:
         return None
     return data if words.suspects(data) or b"# specwire:" in data else None
@@ -52,13 +56,19 @@ def write(found: list, force: bool, wait: float, note: Callable[[str], None]) ->
     from specwire.live import refuse_if_live
     from specwire.transaction import Change, commit
 
-    changes = [Change(Path(os.path.abspath(each.name)), each.before, each.after) for each in found if each.before != each.after]
+    changes = [
+        Change(Path(os.path.abspath(each.name)), each.before, each.after)
+        for each in found
+        if each.before != each.after
+    ]
     if not changes:
         return
     packages = sorted({package_root(os.fspath(change.path)) for change in changes})
     overlays = {package for package in packages if os.path.exists(os.path.join(package, MARKER))}
     if overlays and len(packages) > 1:
-        raise SpecwireError(f"{', '.join(packages)}: a view and another tree at once. Strip one after the other.")
+        raise SpecwireError(
+            f"{', '.join(packages)}: a view and another tree at once. Strip one after the other."
+        )
     for package in packages:
         if os.path.basename(package) == PACKAGE:
             refuse_if_live(Path(package).parent, force, wait, note)
@@ -72,10 +82,17 @@ def _once(paths: list[str]) -> list[str]:
     kept: list[str] = []
     for path in paths:
         if not os.path.exists(path):
-            raise SpecwireError(f"{path}: no such file or directory. Name a Python file or a directory of them.")
+            raise SpecwireError(
+                f"{path}: no such file or directory. Name a Python file or a directory of them."
+            )
     real = {path: os.path.realpath(path) for path in paths}
     for path in paths:
-        if not any(other != path and (real[path] + os.sep).startswith(real[other] + os.sep) and real[path] != real[other] for other in paths):
+        if not any(
+            other != path
+            and (real[path] + os.sep).startswith(real[other] + os.sep)
+            and real[path] != real[other]
+            for other in paths
+        ):
             if real[path] not in {real[each] for each in kept}:
                 kept.append(path)
     return kept

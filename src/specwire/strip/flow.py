@@ -7,14 +7,9 @@ removed statement gave it. Where the walk cannot be sure (handlers, nested funct
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from specwire.strip.facts import FUNCTIONS, bound
-from specwire.strip.pure import imported
-
-COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp)
-_SCOPES = (*FUNCTIONS, ast.ClassDef, ast.Lambda, ast.GeneratorExp)
+from specwire.strip.binds import COMPREHENSIONS, FUNCTIONS, SCOPES, binds, bound, imported, own_names
 
 
 def reader(function: ast.FunctionDef | ast.AsyncFunctionDef, name: str, gone: set[int]) -> ast.AST | None:
@@ -35,7 +30,9 @@ class _Found(Exception):
 class _Walk:
     name: str
     gone: set[int]
-    exits: list[bool] = field(default_factory=list)  # one per loop around: a `break` or `continue` saw the bit set
+    exits: list[bool] = field(
+        default_factory=list
+    )  # one per loop around: a `break` or `continue` saw the bit set
 
     def block(self, statements: list[ast.stmt], bit: bool | None) -> bool | None:
         """The bit after the block; None when control never gets there."""
@@ -93,7 +90,9 @@ class _Walk:
         self._read(node, bit)
         if isinstance(node, ast.AugAssign) and self.name in set(bound(node.target)) and bit:
             raise _Found(node)
-        targets = node.targets if isinstance(node, (ast.Assign, ast.Delete)) else [getattr(node, "target", None)]
+        targets = (
+            node.targets if isinstance(node, (ast.Assign, ast.Delete)) else [getattr(node, "target", None)]
+        )
         names = {name for target in targets if target is not None for name in bound(target)}
         if isinstance(node, ast.AnnAssign) and node.value is None:
             names = set()
@@ -121,7 +120,11 @@ class _Walk:
                 self._read(handler.type, anywhere)
             after = _join(after, self.block(handler.body, anywhere and handler.name != self.name))
         if node.finalbody:
-            everything = [*node.body, *node.orelse, *(part for handler in node.handlers for part in handler.body)]
+            everything = [
+                *node.body,
+                *node.orelse,
+                *(part for handler in node.handlers for part in handler.body),
+            ]
             final = self.block(node.finalbody, bit or self._sets(everything))
             return None if final is None or after is None else after or final
         return after
@@ -135,11 +138,16 @@ class _Walk:
         return False
 
     def _read(self, node: ast.AST, bit: bool) -> None:
-        if isinstance(node, _SCOPES):
+        if isinstance(node, SCOPES):
             self._escapes(node)
         elif isinstance(node, COMPREHENSIONS) and self.name in _targets(node):
             self._read(node.generators[0].iter, bit)  # the rest sees the comprehension's own name
-        elif bit and isinstance(node, ast.Name) and node.id == self.name and not isinstance(node.ctx, ast.Store):
+        elif (
+            bit
+            and isinstance(node, ast.Name)
+            and node.id == self.name
+            and not isinstance(node.ctx, ast.Store)
+        ):
             raise _Found(node)
         else:
             for child in ast.iter_child_nodes(node):
@@ -152,7 +160,11 @@ class _Walk:
         if isinstance(node, ast.GeneratorExp) and self.name in _targets(node):
             return self._read(node.generators[0].iter, True)
         if isinstance(node, (*FUNCTIONS, ast.Lambda)) and self.name in own_names(node):
-            for part in (*getattr(node, "decorator_list", ()), *node.args.defaults, *filter(None, node.args.kw_defaults)):
+            for part in (
+                *getattr(node, "decorator_list", ()),
+                *node.args.defaults,
+                *filter(None, node.args.kw_defaults),
+            ):
                 self._read(part, True)
             return
         if isinstance(node, ast.Name) and node.id == self.name and isinstance(node.ctx, ast.Load):
@@ -161,51 +173,8 @@ class _Walk:
             self._escapes(child)
 
 
-def own_names(function: ast.AST) -> set[str]:
-    """Names that are local to a function or lambda: its parameters and all that its own statements bind."""
-    arguments = function.args
-    each = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg]
-    names = {argument.arg for argument in each if argument is not None}
-    outer: set[str] = set()
-    if isinstance(function, ast.Lambda):
-        return names
-    for node in function.body:
-        for part in in_scope(node):
-            if isinstance(part, (ast.Global, ast.Nonlocal)):
-                outer.update(part.names)
-            names.update(binds(part))
-    return names - outer
-
-
-def binds(node: ast.AST) -> tuple[str, ...]:
-    """The plain names that this very node binds in its scope."""
-    if isinstance(node, ast.Name) and isinstance(node.ctx, (ast.Store, ast.Del)):
-        return (node.id,)
-    if isinstance(node, (ast.Import, ast.ImportFrom)):
-        return tuple(imported(node))
-    if isinstance(node, (*FUNCTIONS, ast.ClassDef)):
-        return (node.name,)
-    if isinstance(node, (ast.ExceptHandler, ast.MatchAs, ast.MatchStar)) and node.name:
-        return (node.name,)
-    return ()
-
-
 def _binds(node: ast.AST, name: str) -> bool:
     return name in binds(node)
-
-
-def in_scope(node: ast.AST) -> Iterator[ast.AST]:
-    """The node and all below it that binds names in the same scope; nested scopes are yielded, not entered."""
-    yield node
-    if isinstance(node, _SCOPES):
-        return
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.comprehension):  # its target is the comprehension's own
-            yield from in_scope(child.iter)
-            for condition in child.ifs:
-                yield from in_scope(condition)
-        else:
-            yield from in_scope(child)
 
 
 def _targets(node: ast.AST) -> set[str]:

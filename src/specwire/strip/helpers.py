@@ -5,10 +5,11 @@ from __future__ import annotations
 import ast
 from dataclasses import replace
 
+from specwire.strip.binds import bound, plain_body
 from specwire.strip.calls import report_kind
-from specwire.strip.facts import Facts, bound, plain_body
+from specwire.strip.facts import Facts
+from specwire.strip.judge import Judge
 from specwire.strip.pure import effect, is_tagged
-from specwire.strip.select import Selector
 from specwire.strip.text import Text
 
 
@@ -21,8 +22,8 @@ def with_helpers(text: Text, facts: Facts) -> Facts:
     ]
     while True:
         pure = {node.name for node in functions if _looks(plain_body(node), facts)}
-        selector = Selector(text, replace(facts, pure_helpers=frozenset(pure)), {})
-        said = {node.name for node in functions if node.name not in pure and _is_report(node, selector)}
+        judge = Judge(replace(facts, pure_helpers=frozenset(pure)), {})
+        said = {node.name for node in functions if node.name not in pure and _is_report(node, judge)}
         if pure == facts.pure_helpers and said == facts.report_helpers:
             return facts
         facts = replace(facts, pure_helpers=frozenset(pure), report_helpers=frozenset(said))
@@ -40,15 +41,19 @@ def _look(node: ast.stmt, facts: Facts) -> bool:
             names = [name for target in node.targets for name in bound(target)]
             return all(name.isidentifier() for name in names) and effect(node.value, facts) is None
         case ast.If():
-            return effect(node.test, facts) is None and _looks(node.body, facts) and _looks(node.orelse, facts)
+            return (
+                effect(node.test, facts) is None and _looks(node.body, facts) and _looks(node.orelse, facts)
+            )
         case ast.For():
-            return effect(node.iter, facts) is None and _looks(node.body, facts) and _looks(node.orelse, facts)
+            return (
+                effect(node.iter, facts) is None and _looks(node.body, facts) and _looks(node.orelse, facts)
+            )
     return isinstance(node, ast.Pass)
 
 
-def _is_report(function: ast.FunctionDef, selector: Selector) -> bool:
+def _is_report(function: ast.FunctionDef, judge: Judge) -> bool:
     """A function that reports and nothing else, and of which something says that it is debug code."""
-    facts = selector.facts
+    facts = judge.facts
     known = any(
         isinstance(part, ast.expr)
         and (
@@ -57,17 +62,17 @@ def _is_report(function: ast.FunctionDef, selector: Selector) -> bool:
         )
         for part in ast.walk(function)
     )
-    return known and _reports(plain_body(function), selector)
+    return known and _reports(plain_body(function), judge)
 
 
-def _reports(block: list[ast.stmt], selector: Selector) -> bool:
-    return all(_report(node, selector) for node in block)
+def _reports(block: list[ast.stmt], judge: Judge) -> bool:
+    return all(_report(node, judge) for node in block)
 
 
-def _report(node: ast.stmt, selector: Selector) -> bool:
+def _report(node: ast.stmt, judge: Judge) -> bool:
     if isinstance(node, ast.Return):
         return node.value is None
     if isinstance(node, ast.If):
-        plain = effect(node.test, selector.facts) is None
-        return plain and _reports(node.body, selector) and _reports(node.orelse, selector)
-    return selector.whole(node, True) is None
+        plain = effect(node.test, judge.facts) is None
+        return plain and _reports(node.body, judge) and _reports(node.orelse, judge)
+    return judge.whole(node, True) is None

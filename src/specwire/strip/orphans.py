@@ -8,10 +8,12 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from specwire.strip.facts import FUNCTIONS, Facts
-from specwire.strip.pure import effect, flag_set_by, imported
+from specwire.strip.binds import FUNCTIONS, flag_set_by, set_by
+from specwire.strip.facts import Facts
+from specwire.strip.judge import Judge
+from specwire.strip.pure import effect
 from specwire.strip.readers import Elsewhere, conflicts
-from specwire.strip.select import Root, Selector, set_by
+from specwire.strip.select import Root, Selector
 from specwire.strip.text import Text
 from specwire.strip.words import is_flag
 
@@ -61,11 +63,13 @@ def _reason_to_stay(
         return candidate.only_told
     if others := sorted(name.lstrip(".") for name in candidate.names - used):
         return f"also binds {', '.join(others)}"
-    trouble = Selector(text, facts, {}).trouble(candidate.owner, candidate.field, [candidate.node])
+    trouble = Selector(text, Judge(facts, {})).trouble(candidate.owner, candidate.field, [candidate.node])
     if trouble:
         return trouble
     block = getattr(candidate.owner, candidate.field)
-    if not isinstance(candidate.owner, ast.Module) and all(id(node) in gone or node is candidate.node for node in block):
+    if not isinstance(candidate.owner, ast.Module) and all(
+        id(node) in gone or node is candidate.node for node in block
+    ):
         return "is all that its block holds, and that block has to stay"
     below = gone | _ids_below(candidate.node)
     found = conflicts(text.tree, below, elsewhere)
@@ -124,7 +128,9 @@ _PUBLIC = "has a public name, which other packages may read"
 def _import_trouble(node: ast.Import | ast.ImportFrom, exported: bool) -> str:
     if exported:
         return "stands in an __init__.py, where imports are what the package offers"
-    if isinstance(node, ast.ImportFrom) and (node.level or node.module == "__future__" or node.names[0].name == "*"):
+    if isinstance(node, ast.ImportFrom) and (
+        node.level or node.module == "__future__" or node.names[0].name == "*"
+    ):
         return "imports from its own package, which may do more than bind a name"
     modules = [node.module] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]
     loud = [module for module in modules if module.partition(".")[0] not in _QUIET]
@@ -173,7 +179,13 @@ def _outermost(roots: list[Root]) -> list[Root]:
     """Roots that are not inside another one's statements."""
     kept = []
     for root in roots:
-        inside = {id(part) for other in roots if other is not root for node in other.nodes for part in ast.walk(node)}
+        inside = {
+            id(part)
+            for other in roots
+            if other is not root
+            for node in other.nodes
+            for part in ast.walk(node)
+        }
         if not any(id(node) in inside for node in root.nodes):
             kept.append(root)
     return kept

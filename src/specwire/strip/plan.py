@@ -6,8 +6,10 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from specwire.strip.facts import Facts, gather
+from specwire.strip.collect import gather
+from specwire.strip.facts import Facts
 from specwire.strip.helpers import with_helpers
+from specwire.strip.judge import Judge
 from specwire.strip.orphans import orphans
 from specwire.strip.prove import prove
 from specwire.strip.pure import is_tagged
@@ -69,18 +71,22 @@ def plan(data: bytes, name: str, words: Words = Words(), elsewhere: Elsewhere = 
     stays = [_piece(text, node, kind, why) for node, kind, why in left if node.lineno not in lines]
     if MARK in data:
         stays += [
-            Piece(number, number, "tap", text.text(number), "is specwire's own: `specwire remove` takes it out")
+            Piece(
+                number, number, "tap", text.text(number), "is specwire's own: `specwire remove` takes it out"
+            )
             for number, line in enumerate(text.lines, 1)
             if MARK in line
         ]
     return Plan(name, data, after, _sorted(gone), _sorted(stays))
 
 
-def _settle(text: Text, facts: Facts, elsewhere: Elsewhere) -> tuple[list[Root], list[tuple[ast.stmt, str, str]]]:
+def _settle(
+    text: Text, facts: Facts, elsewhere: Elsewhere
+) -> tuple[list[Root], list[tuple[ast.stmt, str, str]]]:
     """Drop from the selection what somebody reads, until nobody reads anything of the rest; then add the orphans."""
     kept: dict[int, str] = {}
     while True:
-        selection = Selector(text, facts, kept).select()
+        selection = Selector(text, Judge(facts, kept)).select()
         found = conflicts(text.tree, ids(selection.roots), elsewhere)
         if not found:
             break
@@ -93,7 +99,10 @@ def _settle(text: Text, facts: Facts, elsewhere: Elsewhere) -> tuple[list[Root],
             why = conflicts(text.tree, gone | {id(node)}, elsewhere).get(id(node), why)
         left.append((node, kind, why))
     left += [(node, "unused", why) for node, why in notes if id(node) not in kept]
-    return roots, left + [(node, "trace", _TRACE) for node in _traces(text.tree, facts, gone, {node.lineno for node, _, _ in left})]
+    return roots, left + [
+        (node, "trace", _TRACE)
+        for node in _traces(text.tree, facts, gone, {node.lineno for node, _, _ in left})
+    ]
 
 
 def _traces(tree: ast.Module, facts: Facts, gone: set[int], known: set[int]) -> Iterator[ast.stmt]:
@@ -102,13 +111,22 @@ def _traces(tree: ast.Module, facts: Facts, gone: set[int], known: set[int]) -> 
         if isinstance(node, ast.stmt) and node.lineno not in known:
             inner = (child for child in ast.iter_child_nodes(node) if not isinstance(child, ast.stmt))
             parts = (part for child in inner for part in ast.walk(child) if isinstance(part, ast.expr))
-            if any(facts.is_switch(part) or (isinstance(part, ast.Call) and is_tagged(part, facts)) for part in parts):
+            if any(
+                facts.is_switch(part) or (isinstance(part, ast.Call) and is_tagged(part, facts))
+                for part in parts
+            ):
                 yield node
 
 
 def ids(roots: list[Root]) -> set[int]:
     """Ids of all statements that go, those inside others included."""
-    return {id(part) for root in roots for node in root.nodes for part in ast.walk(node) if isinstance(part, ast.stmt)}
+    return {
+        id(part)
+        for root in roots
+        for node in root.nodes
+        for part in ast.walk(node)
+        if isinstance(part, ast.stmt)
+    }
 
 
 def _piece(text: Text, node: ast.stmt, kind: str, why: str = "") -> Piece:

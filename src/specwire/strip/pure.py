@@ -5,8 +5,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable
 
+from specwire.strip.binds import bound, flag_set_by
 from specwire.strip.calls import OPENS, looks_only, report_kind
-from specwire.strip.facts import Facts, bound
+from specwire.strip.facts import Facts
 from specwire.strip.words import is_flag
 
 _PLAIN = (
@@ -22,7 +23,11 @@ def effect(node: ast.AST, facts: Facts) -> str | None:
     """Why evaluating an expression might do more than look; None when it only looks."""
     for part in _parts(node):
         if isinstance(part, ast.Call):
-            if not looks_only(part, facts.names) and not facts.is_switch(part) and not facts.is_pure_helper(part):
+            if (
+                not looks_only(part, facts.names)
+                and not facts.is_switch(part)
+                and not facts.is_pure_helper(part)
+            ):
                 return f"calls {_short(part.func)}(), which may do more than look"
         elif not isinstance(part, _PLAIN):
             return f"holds {type(part).__name__.lower()}"
@@ -56,10 +61,18 @@ def reports(call: ast.expr, facts: Facts, guarded: bool) -> str | None:
 
 def short_guard(node: ast.expr) -> tuple[ast.expr, ast.expr] | None:
     """(condition, call) for a call that is made under a condition within one expression."""
-    if isinstance(node, ast.BoolOp) and isinstance(node.op, ast.And) and isinstance(node.values[-1], ast.Call):
+    if (
+        isinstance(node, ast.BoolOp)
+        and isinstance(node.op, ast.And)
+        and isinstance(node.values[-1], ast.Call)
+    ):
         tests = node.values[:-1]
         return (tests[0] if len(tests) == 1 else ast.BoolOp(node.op, tests)), node.values[-1]
-    if isinstance(node, ast.IfExp) and isinstance(node.body, ast.Call) and isinstance(node.orelse, ast.Constant):
+    if (
+        isinstance(node, ast.IfExp)
+        and isinstance(node.body, ast.Call)
+        and isinstance(node.orelse, ast.Constant)
+    ):
         return node.test, node.body
     return None
 
@@ -77,7 +90,9 @@ def binding_trouble(statement: ast.Assign | ast.AnnAssign | ast.AugAssign, facts
             if isinstance(part, ast.Subscript):
                 return f"changes what {_short(part.value)} holds"
             if isinstance(part, ast.Attribute) and isinstance(part.ctx, ast.Store):
-                if not isinstance(part.value, ast.Name) and not (is_flag(part.attr) and effect(part.value, facts) is None):
+                if not isinstance(part.value, ast.Name) and not (
+                    is_flag(part.attr) and effect(part.value, facts) is None
+                ):
                     return f"sets an attribute of {_short(part.value)}"
                 if not part.attr.startswith("_") and not is_flag(part.attr):
                     return f"sets {_short(part)}, which others may read"
@@ -89,15 +104,6 @@ def binding_trouble(statement: ast.Assign | ast.AnnAssign | ast.AugAssign, facts
         names = {name for target in targets for name in bound(target)}
         return _arguments(value, facts) if names <= facts.names.handles else "opens a file"
     return effect(value, facts) if value is not None else None
-
-
-def flag_set_by(call: ast.expr) -> str | None:
-    """`.attribute` for `setattr(x, "_debug_done", value)`, None for any other call."""
-    if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "setattr" and len(call.args) == 3:
-        name = getattr(call.args[1], "value", None)
-        if isinstance(name, str) and is_flag(name):
-            return "." + name
-    return None
 
 
 def manager_trouble(item: ast.withitem, facts: Facts, guarded: bool) -> str | None:
@@ -112,11 +118,6 @@ def manager_trouble(item: ast.withitem, facts: Facts, guarded: bool) -> str | No
             if names <= facts.names.handles:
                 return _arguments(call, facts)
     return f"enters {_short(call)}"
-
-
-def imported(statement: ast.Import | ast.ImportFrom) -> Iterable[str]:
-    for alias in statement.names:
-        yield alias.asname or (alias.name if isinstance(statement, ast.ImportFrom) else alias.name.partition(".")[0])
 
 
 def _arguments(call: ast.Call, facts: Facts) -> str | None:

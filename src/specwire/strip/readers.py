@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from specwire.strip import flow
-from specwire.strip.facts import FUNCTIONS
-from specwire.strip.select import set_by
+from specwire.strip.binds import FUNCTIONS, binds, in_scope, set_by
 
 # `elsewhere(kind, name)`: where another file reads the `attribute` or `global` of this name, or None.
 Elsewhere = Callable[[str, str], str | None]
@@ -45,7 +44,11 @@ def loads(tree: ast.AST, name: str, gone: set[int]) -> Iterator[ast.AST]:
     """Nodes outside `gone` that read `name`: a plain name, or an `.attribute` by its name or by a string."""
     for node in outside(tree, gone):
         if name.startswith("."):
-            if isinstance(node, ast.Attribute) and node.attr == name[1:] and not isinstance(node.ctx, ast.Store):
+            if (
+                isinstance(node, ast.Attribute)
+                and node.attr == name[1:]
+                and not isinstance(node.ctx, ast.Store)
+            ):
                 yield node
             elif isinstance(node, ast.AugAssign) and getattr(node.target, "attr", None) == name[1:]:
                 yield node
@@ -75,11 +78,18 @@ def _read_by(binding: Binding, tree: ast.Module, gone: set[int], elsewhere: Else
     if name.startswith("."):
         return _elsewhere("attribute", name, tree, gone, elsewhere)
     if isinstance(scope, FUNCTIONS):
-        declared = {named for node in ast.walk(scope) if isinstance(node, (ast.Global, ast.Nonlocal)) for named in node.names}
+        declared = {
+            named
+            for node in ast.walk(scope)
+            if isinstance(node, (ast.Global, ast.Nonlocal))
+            for named in node.names
+        }
         if name not in declared:
             return _read_in(scope, name, gone)
     if isinstance(scope, ast.ClassDef):
-        return _elsewhere("attribute", "." + name, tree, gone, elsewhere) or _at(next(loads(scope, name, gone), None), name)
+        return _elsewhere("attribute", "." + name, tree, gone, elsewhere) or _at(
+            next(loads(scope, name, gone), None), name
+        )
     return _elsewhere("global", name, tree, gone, elsewhere)
 
 
@@ -91,11 +101,13 @@ def _read_in(function: ast.AST, name: str, gone: set[int]) -> str | None:
     kept = [
         node
         for statement in function.body
-        for node in flow.in_scope(statement)
-        if name in flow.binds(node) and not _within(node, function, gone)
+        for node in in_scope(statement)
+        if name in binds(node) and not _within(node, function, gone)
     ]
     if not kept and name not in _parameters(function):
-        return _at(next((node for node in loads(function, name, gone) if isinstance(node, ast.Name)), None), name)
+        return _at(
+            next((node for node in loads(function, name, gone) if isinstance(node, ast.Name)), None), name
+        )
     return _at(flow.reader(function, name, gone), name)
 
 

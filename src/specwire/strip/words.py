@@ -21,12 +21,19 @@ _KIND = frozenset("DEBUG DBG TRACE DUMP PROBE CAPTURE PRINT LOG VERBOSE INSPECT"
 _SUBJECT = frozenset("SPEC SPECULATIVE DRAFT HIDDEN HS AUX CONCAT".split())
 _ENGINE = ("SGLANG_", "SGL_")
 
-_TAG = re.compile(r"\W*(?:EAGLE[-_ ]?3?[^\w]*[-_ ]?(?:DEBUG|DBG|TRACE|DUMP|PROBE)|(?:DEBUG|DBG)[^\w]*[-_ ]?EAGLE)", re.I)
-_TAG_ANYWHERE = re.compile(rb"['\"\[(\s](?:EAGLE[-_ ]?3?[^\w]*[-_ ]?(?:DEBUG|DBG|TRACE|DUMP|PROBE)|(?:DEBUG|DBG)[^\w]*[-_ ]?EAGLE)", re.I)
+_TAG = re.compile(
+    r"\W*(?:EAGLE[-_ ]?3?[^\w]*[-_ ]?(?:DEBUG|DBG|TRACE|DUMP|PROBE)|(?:DEBUG|DBG)[^\w]*[-_ ]?EAGLE)", re.I
+)
+_TAG_ANYWHERE = re.compile(
+    rb"['\"\[(\s](?:EAGLE[-_ ]?3?[^\w]*[-_ ]?(?:DEBUG|DBG|TRACE|DUMP|PROBE)|(?:DEBUG|DBG)[^\w]*[-_ ]?EAGLE)",
+    re.I,
+)
 _FLAG = re.compile(r"(?:^|_)(?:debug|dbg|debugged)(?:_|$)")
 _UPPER = re.compile(rb"\b[A-Z0-9_]{5,}\b")
 _OWN_FLAG = rb"\b_[a-z0-9_]*(?:debug|dbg)[a-z0-9_]*"
-_ONE_TIME = re.compile(rb"\bnot\b(?!\s+in\b).*%b|%b['\"]?(?:\s*,\s*\d+\s*\))?\s*(?:<|==)" % (_OWN_FLAG, _OWN_FLAG))
+_ONE_TIME = re.compile(
+    rb"\bnot\b(?!\s+in\b).*%b|%b['\"]?(?:\s*,\s*\d+\s*\))?\s*(?:<|==)" % (_OWN_FLAG, _OWN_FLAG)
+)
 _STOP = re.compile(rb"\bbreakpoint\s*\(|\bi?pdb\b")
 
 
@@ -59,7 +66,9 @@ class Words(NamedTuple):
         """Whether a file is worth parsing: some line of it holds a word that is one of ours on closer look."""
         if any(part in data for part in self.literals()):
             return True
-        return any(self._line_counts(line, needle) for needle in needles for line in _lines_with(data, needle))
+        return any(
+            self._line_counts(line, needle) for needle in needles for line in _lines_with(data, needle)
+        )
 
     def _line_counts(self, line: bytes, needle: bytes) -> bool:
         if needle in _STOPS:

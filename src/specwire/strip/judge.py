@@ -1,0 +1,133 @@
+"""Whether a whole statement, with all that is in it, does nothing but report."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+
+from specwire.strip.binds import set_by
+from specwire.strip.calls import report_kind
+from specwire.strip.facts import Facts, one_time_flags
+from specwire.strip.pure import binding_trouble, effect, is_tagged, manager_trouble, reports
+from specwire.strip.words import is_flag
+
+_DEBUGGERS = frozenset(("pdb", "ipdb", "pudb"))
+
+
+@dataclass(frozen=True)
+class Judge:
+    """`kept`: ids of statements that must stay, with the reason."""
+
+    facts: Facts
+    kept: dict[int, str]
+
+    def whole(
+        self, node: ast.stmt, guarded: bool, loop: bool = False, asked: frozenset[str] = frozenset()
+    ) -> tuple[ast.stmt, str] | None:
+        """The first statement in `node` that does more than report, and what; None when there is none.
+
+        `guarded`: under a debug switch; `asked`: flags that a condition around it asks for.
+        """
+        if id(node) in self.kept:
+            return node, self.kept[id(node)]
+        own, parts = self.own(node, guarded, loop)
+        if own is None and isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign)) and not guarded:
+            own = _not_a_flag(node, asked)
+        if own:
+            return node, own
+        loop = loop or isinstance(node, ast.For)
+        if isinstance(node, ast.If):
+            asked |= frozenset(one_time_flags(node.test, any_name=True))
+        for block, inner in parts:
+            for statement in block:
+                if (found := self.whole(statement, inner, loop, asked)) is not None:
+                    return found
+        return None
+
+    def own(
+        self, node: ast.stmt, guarded: bool, loop: bool
+    ) -> tuple[str | None, list[tuple[list[ast.stmt], bool]]]:
+        """What is wrong with a statement's own line, and its blocks, each with whether it is under a switch."""
+        facts = self.facts
+        match node:
+            case ast.Pass() | ast.Global() | ast.Nonlocal():
+                return None, []
+            case ast.Expr():
+                return reports(node.value, facts, guarded), []
+            case ast.Assign() | ast.AnnAssign() | ast.AugAssign():
+                return binding_trouble(node, facts), []
+            case ast.Import() | ast.ImportFrom():
+                return None if guarded or debugger_import(node) else "imports outside a debug switch", []
+            case ast.Delete():
+                plain = all(isinstance(target, ast.Name) for target in node.targets)
+                return None if plain and guarded else "deletes", []
+            case ast.If():
+                on = facts.polarity(node.test)
+                body, orelse = guarded or on is True or self.once(node), guarded or on is False
+                return effect(node.test, facts), [(node.body, body), (node.orelse, orelse)]
+            case ast.For():
+                why = (
+                    None
+                    if guarded or _is_range(node.iter)
+                    else "loops over something that looping may use up"
+                )
+                return why or effect(node.iter, facts), [(node.body, guarded), (node.orelse, guarded)]
+            case ast.With():
+                why = next(
+                    (why for item in node.items if (why := manager_trouble(item, facts, guarded))), None
+                )
+                return why, [(node.body, guarded)]
+            case ast.Try():
+                blocks = [
+                    node.body,
+                    node.orelse,
+                    node.finalbody,
+                    *(handler.body for handler in node.handlers),
+                ]
+                return None, [(block, guarded) for block in blocks]
+            case ast.Break() | ast.Continue():
+                return None if loop else "changes which statement comes next", []
+            case ast.Return() | ast.Raise():
+                return "changes which statement comes next", []
+            case ast.Assert():
+                return "stops the program when it does not hold", []
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                return f"defines {node.name}", []
+        return f"is a {type(node).__name__.lower()} statement", []
+
+    def once(self, node: ast.If) -> bool:
+        """A one-time guard: it asks for a debug flag, sets it, and all it says goes to the console or is tagged."""
+        flags = set(one_time_flags(node.test))
+        if not flags or node.orelse:
+            return False
+        inside = [part for statement in node.body for part in ast.walk(statement)]
+        calls = [(report_kind(part, self.facts.names), part) for part in inside if isinstance(part, ast.Call)]
+        said = [part for kind, part in calls if kind == "print" or (kind and is_tagged(part, self.facts))]
+        sets = any(name in flags for part in inside for name in set_by(part))
+        return sets and bool(said) and all(kind != "logger" or part in said for kind, part in calls)
+
+
+def debugger_import(node: ast.stmt) -> bool:
+    if isinstance(node, ast.Import):
+        return all(alias.name in _DEBUGGERS for alias in node.names)
+    return isinstance(node, ast.ImportFrom) and node.module in _DEBUGGERS
+
+
+def _not_a_flag(node: ast.stmt, asked: frozenset[str]) -> str | None:
+    """Outside a debug switch only flags are debug code: those that are named so or that the condition asks for."""
+    names = [name for part in ast.walk(node) for name in set_by(part)]
+    other = [name for name in names if not is_flag(name.lstrip(".")) and name not in asked]
+    return f"binds {other[0].lstrip('.')}, and nothing says that it is debug code" if other else None
+
+
+def _is_range(node: ast.expr) -> bool:
+    """An iterable that can be walked again: `range`, a literal, a mapping's views, or `enumerate` of such."""
+    if isinstance(node, (ast.Tuple, ast.List, ast.Dict, ast.Constant)):
+        return True
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "range":
+        return True
+    return (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in ("items", "keys", "values")
+    )
