@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from specwire.capture import open_capture
+from specwire.compare import one_thread
 from specwire.context import Context
 from specwire.errors import FINDING, INCONCLUSIVE, OK
 from specwire.evidence import Cause, Evidence, NotSeen, Skipped
@@ -44,7 +45,9 @@ def check_capture(golden: Path | str, capture: Path | str, context: Context | No
     Returns the document of CONTRACT's `check`; `EXIT[document["verdict"]]` is the exit code. Raises SpecwireError
     for files that cannot be used.
     """
-    return examine(gather(open_golden(golden), open_capture(capture), context or Context()))
+    golden_file, recorded = open_golden(golden), open_capture(capture)
+    with one_thread():
+        return examine(gather(golden_file, recorded, context or Context()))
 
 
 def examine(evidence: Evidence) -> dict[str, Any]:

@@ -1,12 +1,14 @@
 """Compares captured rows with golden rows: every row, every slot, every rank, in chunks.
 
-Each file is read once. Squares are summed in float32 per row and in float64 over rows; a row whose squares leave
-float32's range is done again in float64. Nothing larger than a chunk is held, except three numbers per row and slot.
+Each file is read once, into buffers that are used again and again: fresh memory for each chunk would cost more than
+the arithmetic. Squares are summed in float32 per row and in float64 over rows; rows whose squares leave float32's
+range are done again in float64. Nothing larger than a chunk is held, except three numbers per row and slot.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,7 +19,7 @@ from specwire.golden import Golden
 if TYPE_CHECKING:
     import torch
 
-CHUNK = 768 * 1024  # elements of the concat: some 1.5 MB in bfloat16, which stays in a core's cache
+CHUNK = 256 * 1024  # elements of one slot: 1 MB in float32, which stays in a core's cache
 
 
 @dataclass(frozen=True)
@@ -67,24 +69,22 @@ def compare(pieces: Mapping[int, Sequence[Piece]], golden: Golden, slots: Sequen
     import torch
 
     first, *others = pieces
-    parts: dict[int, list[tuple[torch.Tensor, ...]]] = {first: []}
+    parts: dict[int, list[torch.Tensor]] = {first: []}
     between = dict.fromkeys(others, 0.0)
-    done = 0
-    for chunk in _chunks(pieces, len(slots) * hidden):
-        wanted = _golden(golden, chunk[first], slots, hidden)
-        lead = _states(chunk[first], len(slots), hidden)
-        parts[first].append(_squares(lead, wanted))
+    work = _Work(golden, slots, hidden)
+    for chunk in _chunks(pieces, hidden):
+        lead = work.states(first, chunk[first])
+        parts[first].append(work.squares(lead, chunk[first]))
         for rank in others:
-            own = _states(chunk[rank], len(slots), hidden)
+            own = work.states(rank, chunk[rank])
             same = _same_bytes(own, lead)
             if not same and rank not in parts:
-                parts[rank] = [tuple(t for t in part) for part in parts[first][:-1]]
+                parts[rank] = list(parts[first][:-1])
             if rank in parts:
-                parts[rank].append(parts[first][-1] if same else _squares(own, wanted))
+                parts[rank].append(parts[first][-1] if same else work.squares(own, chunk[first]))
             if not same:
                 between[rank] = max(between[rank], _distance(own, lead))
-        done += chunk[first].count
-    squares = {rank: Squares(*(torch.cat(column) for column in zip(*found, strict=True))) for rank, found in parts.items()}
+    squares = {rank: Squares(*torch.cat(found, dim=1)) for rank, found in parts.items()}
     rows = tuple((piece, index) for piece in pieces[first] for index in range(piece.count))
     return Comparison(tuple((piece.prompt, piece.position + index) for piece, index in rows), rows, squares, between)
 
@@ -102,8 +102,8 @@ def matched_ranks(pieces: Sequence[Piece]) -> tuple[dict[int, list[Piece]], list
     return {rank: by_rank[rank] for rank in ranks if rank not in odd}, odd
 
 
-def _chunks(pieces: Mapping[int, Sequence[Piece]], width: int) -> Iterator[dict[int, Piece]]:
-    step = max(1, CHUNK // width)
+def _chunks(pieces: Mapping[int, Sequence[Piece]], hidden: int) -> Iterator[dict[int, Piece]]:
+    step = max(1, CHUNK // hidden)
     for together in zip(*pieces.values(), strict=True):
         for offset in range(0, together[0].count, step):
             yield {
@@ -112,39 +112,55 @@ def _chunks(pieces: Mapping[int, Sequence[Piece]], width: int) -> Iterator[dict[
             }
 
 
-def _states(piece: Piece, slots: int, hidden: int) -> torch.Tensor:
-    return piece.event.file.rows(piece.event.states, piece.row, piece.count).view(piece.count, slots, hidden)
+class _Work:
+    """The buffers of one comparison: per rank for the bytes read, and three of float32 for the arithmetic."""
 
+    def __init__(self, golden: Golden, slots: Sequence[int], hidden: int) -> None:
+        import torch
 
-def _golden(golden: Golden, piece: Piece, slots: Sequence[int], hidden: int) -> torch.Tensor:
-    import torch
+        self.golden, self.slots, self.hidden = golden, slots, hidden
+        self.rows = max(1, CHUNK // hidden)
+        self.golden_bytes = bytearray(8 * self.rows * hidden)
+        self.rank_bytes: dict[int, bytearray] = {}
+        self.a, self.b, self.d = (torch.empty((self.rows, hidden)) for _ in range(3))
 
-    prefix = golden.prompts[piece.prompt].prefix
-    parts = [golden.file.rows(f"{prefix}boundary.{k}", piece.position, piece.count) for k in slots]
-    wanted = torch.empty((piece.count, len(slots), hidden), dtype=parts[0].dtype)
-    for slot, part in enumerate(parts):
-        wanted[:, slot] = part
-    return wanted
+    def states(self, rank: int, piece: Piece) -> torch.Tensor:
+        """The captured rows, [rows, slots, hidden]; overwritten by the next call for the same rank."""
+        event = piece.event
+        buffer = self.rank_bytes.setdefault(rank, bytearray(event.file.entry(event.states).row_bytes * self.rows))
+        return event.file.rows(event.states, piece.row, piece.count, buffer).view(piece.count, len(self.slots), self.hidden)
 
+    def squares(self, states: torch.Tensor, piece: Piece) -> torch.Tensor:
+        """[3, rows, slots] in float64: |captured - golden|^2, |captured|^2, |golden|^2."""
+        import torch
 
-def _squares(states: torch.Tensor, wanted: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    import torch
+        found = torch.empty((3, piece.count, len(self.slots)), dtype=torch.float64)
+        prefix = self.golden.prompts[piece.prompt].prefix
+        for slot, k in enumerate(self.slots):
+            wanted = self.golden.file.rows(f"{prefix}boundary.{k}", piece.position, piece.count, self.golden_bytes)
+            found[:, :, slot] = self._slot(states[:, slot], wanted)
+        return found
 
-    b = wanted.float()
-    bb = torch.linalg.vecdot(b, b)
-    if _same_bytes(states, wanted):
-        dd, aa = torch.zeros_like(bb), bb
-    else:
-        a = states.float()
-        d = a - b
-        dd, aa = torch.linalg.vecdot(d, d), torch.linalg.vecdot(a, a)
-    if not (torch.isfinite(dd + aa + bb).all() and (bb > 1e-30).all()):
+    def _slot(self, states: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+        import torch
+
+        count = len(wanted)
+        b = self.b[:count].copy_(wanted)
+        sizes = [torch.linalg.vector_norm(b, dim=-1)]
+        if _same_bytes(states, wanted):
+            sizes = [torch.zeros(count), *sizes, *sizes]
+        else:
+            a = self.a[:count].copy_(states)
+            d = torch.sub(a, b, out=self.d[:count])
+            sizes = [torch.linalg.vector_norm(d, dim=-1), torch.linalg.vector_norm(a, dim=-1), *sizes]
+        squares = torch.stack(sizes).double().square()
+        if squares.sum().isfinite() and squares[2].min() > 1e-30:
+            return squares
         a, b = states.double(), wanted.double()
-        d = a - b
-        dd, aa, bb = (torch.linalg.vecdot(x, x) for x in (d, a, b))
-    if not torch.isfinite(bb).all():
-        raise SpecwireError("the golden holds NaN or infinity in a boundary that is compared: build the golden again")
-    return dd.double(), aa.double(), bb.double()
+        squares = torch.stack([x.square().sum(dim=-1) for x in (a - b, a, b)])
+        if not squares[2].isfinite().all():
+            raise SpecwireError("the golden holds NaN or infinity in a boundary that is compared: build the golden again")
+        return squares
 
 
 def _same_bytes(a: torch.Tensor, b: torch.Tensor) -> bool:
@@ -154,6 +170,19 @@ def _same_bytes(a: torch.Tensor, b: torch.Tensor) -> bool:
     if a.dtype != b.dtype or integers is None:
         return False
     return torch.equal(a.view(integers), b.view(integers))
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """One core for torch: chunks are small, and threads that wait for each other cost more than they bring."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _distance(a: torch.Tensor, b: torch.Tensor) -> float:

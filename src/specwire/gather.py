@@ -11,7 +11,7 @@ from specwire.context import Context
 from specwire.evidence import Evidence, Sample
 from specwire.golden import Golden
 
-SAMPLE_ELEMENTS = 4 * 1024 * 1024
+SAMPLE_ELEMENTS = 1024 * 1024
 SAMPLE_ROWS = 512
 
 
