@@ -79,7 +79,10 @@ def _print(found, judged: bool) -> None:
         for piece in plan.gone:
             print(f"[OK] {plan.name}:{piece.line}: {word} {piece.kind}: {piece.text}")
         for piece in plan.left:
-            print(f"[LEFT] {plan.name}:{piece.line}: {piece.text} - {piece.why}")
+            if piece.kind != "tap":
+                print(f"[LEFT] {plan.name}:{piece.line}: {piece.text} - {piece.why}")
+        if taps := [str(piece.line) for piece in plan.left if piece.kind == "tap"]:
+            print(f"[LEFT] {plan.name}: specwire's own lines ({', '.join(taps)}): `specwire remove` takes them out")
 
 
 def _summary(found, changed, judged: bool) -> str:

@@ -112,6 +112,8 @@ class Selector:
         lines = (self.text.lines[number - 1] for node in group for number in self.text.span(node))
         if any(MARK in line for line in lines):
             return "holds a line of specwire's own: take that out with `specwire remove` first"
+        if self.text.allowed(group):
+            return "is allowed by the comment on it"
         block = getattr(owner, field)
         after = block.index(group[-1]) + 1
         if (

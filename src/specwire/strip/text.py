@@ -11,6 +11,8 @@ from functools import cached_property
 
 from specwire.errors import SpecwireError
 
+ALLOW = b"# specwire-allow:"
+
 # What may follow a statement on its last line and goes with it.
 _TAIL = re.compile(rb"[ \t\f]*;?[ \t\f]*(?:#[^\r\n]*)?(?:\r\n|\r|\n)?")
 _ELSE = re.compile(rb"[ \t\f]*else[ \t\f]*:[ \t\f]*(?:#[^\r\n]*)?(?:\r\n|\r|\n)?")
@@ -52,6 +54,13 @@ class Text:
         if before.endswith(b"\\") and not before.lstrip().startswith(b"#"):
             return f"line {start} continues the line above it"
         return None
+
+    def allowed(self, group: list[ast.stmt]) -> bool:
+        """Whether a comment says that these statements are to stay: on one of their lines, or right above them."""
+        first, last = self.span(group[0])[0], group[-1].end_lineno
+        above = self.lines[first - 2] if first > 1 else b""
+        own = any(ALLOW in line for line in self.lines[first - 1 : last])
+        return own or (ALLOW in above and above.lstrip().startswith(b"#"))
 
     def is_elif(self, node: ast.stmt) -> bool:
         """Whether an `if` statement is spelled as the `elif` of another."""
