@@ -113,3 +113,45 @@ def _verdicts(comparisons: Sequence[Mapping[str, Any]]) -> Iterable[str]:
         yield sentence(each)
         if each["same_answers"] is not None and each["same_answers"] < 1:
             yield f"  note: {each['same_answers']:.0%} of the answers are the same as {each['against']}'s"
+
+
+def sweep_text(document: Mapping[str, Any]) -> str:
+    rows = [_point_row(point) for point in sorted(document["points"], key=_by_rate)]
+    lines = table(["", "tok/s", "spread", "ITL ms", "accepted", "state"], rows)
+    for left_out in document["left_out"]:
+        where = " ".join(f"{name}={value}" for name, value in left_out["where"].items())
+        lines.append(f"left out: {where}: {left_out['why']}")
+    for point in document["points"]:
+        if point["state"] != "ok":
+            lines.append(f"FAILED {point['name']} at {point['error']['stage']}: {point['error']['why']}; log: {point['error']['log']}")
+    if not document["complete"]:
+        lines.append(f"not complete: {len(document['points'])} points so far")
+    return "\n".join([*lines, "", *best_lines(document["best"])])
+
+
+def best_lines(best: Mapping[str, Any] | None) -> list[str]:
+    if best is None:
+        return ["no verdict: a baseline and a point with speculation are both needed, and one of them failed"]
+    again = "measured once more" if best["confirmed"] else "not measured again, so partly luck"
+    lines = [f"best ({again}): {sentence(best['comparison'])}"]
+    if not best["worth_it"]:
+        lines.append("Speculation does not pay here: no setting is faster than the baseline beyond noise. Launch without it:")
+    elif best["as_good"]:
+        lines.append(f"within noise of it: {', '.join(best['as_good'])}. Launch it with:")
+    else:
+        lines.append("Launch it with:")
+    return [*lines, f"  {best['launch']}"]
+
+
+def _point_row(point: Mapping[str, Any]) -> list[str]:
+    load = point["loads"][0] if point["loads"] and point["loads"][0]["runs"] else None
+    if load is None:
+        return [point["name"], "-", "-", "-", "-", point["state"]]
+    rates = [run["tokens_per_second"] for run in load["runs"]]
+    found = load["runs"][-1]["acceptance"]
+    state = "stopped early" if load["stopped_early"] and point["state"] == "ok" else point["state"]
+    return [point["name"], number(rate(load)), f"{number(min(rates))}-{number(max(rates))}", number(rate(load, "itl_ms")), f"{found['length']:.2f}" if found else "-", state]
+
+
+def _by_rate(point: Mapping[str, Any]) -> float:
+    return -(rate(point["loads"][0]) or 0.0) if point["loads"] and point["loads"][0]["runs"] else 0.0

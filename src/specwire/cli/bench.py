@@ -41,7 +41,7 @@ def command(drafts, steps, topk, draft_tokens, env, no_baseline, urls, boots, re
     from specwire.bench.run import SCHEMA, bench, exit_code, provenance
     from specwire.cli._jobs import place_for
 
-    say = options.progress(quiet, first_after=0.0)
+    say = options.progress(quiet, first_after=0.0, every=0.0)
     if not urls and not drafts and no_baseline:
         raise SpecwireError("nothing to measure: name a --draft, or leave out --no-baseline.")
     for draft in drafts:

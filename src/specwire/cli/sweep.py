@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import click
+
+from specwire.cli import _bench as shared
+from specwire.cli import _options as options
+
+
+@click.command()
+@shared.stand_options
+@click.option("--grid", required=True, type=click.Path(path_type=Path), metavar="FILE", help="TOML: steps, topk, draft_tokens, [env], [arguments].")
+@click.option("--draft", required=True, type=click.Path(path_type=Path), metavar="DIR", help="The draft model's directory.")
+@click.option("--env", "env", multiple=True, metavar="NAME=VALUE", help="In the environment of every server.")
+@shared.workload_options
+@click.option("--stop-early", is_flag=True, help="Spare further runs of a point that is far behind.")
+@click.option("--retry-failed", is_flag=True, help="Measure again what failed in an earlier go.")
+@click.option("--no-confirm", is_flag=True, help="Do not measure the best point and the baseline once more at the end.")
+@click.option("--out", required=True, type=click.Path(path_type=Path), metavar="DIR", help="Logs, profiles and results; name it again to go on after a stop.")
+@options.as_json
+@options.quiet
+def command(grid, draft, env, stop_early, retry_failed, no_confirm, out, as_json, quiet, **rest):
+    """Which setting is fastest? Measures a grid of steps, top-k, draft tokens and environment, and a baseline.
+
+    Every point is on disk as soon as it is measured: stopped or killed, the same command goes on.
+
+    \b
+    Example: specwire sweep installed --target DIR --draft DIR --grid grid.toml --out sweep
+    with     steps = [1, 2, 3, 5]
+             topk = [1]
+             [env]
+             NCCL_PROTO = ["", "LL"]
+    """
+    from specwire.bench.grid import read_grid
+    from specwire.bench.render import sweep_text
+    from specwire.bench.run import provenance
+    from specwire.bench.sweep import exit_code, held, sweep
+
+    say = options.progress(quiet, first_after=0.0, every=0.0)
+    shared.check_draft(draft)
+    points = read_grid(grid, draft, rest["engine_arguments"], shared.environment_of(env))
+    with held(out):
+        workload = shared.workload_of(**rest)
+        stand, tree = shared.stand_of(out=out, say=say, **rest)
+        found = provenance(tree, rest["target"], [draft], sys.argv)
+        document = sweep(stand, points, workload, out, found, stop_early=stop_early, retry_failed=retry_failed, confirm=not no_confirm, say=say)
+    print(json.dumps(document, indent=2, allow_nan=False) if as_json else sweep_text(document))
+    return exit_code(document)

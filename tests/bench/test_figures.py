@@ -1,0 +1,187 @@
+"""The numbers: quantiles, intervals, acceptance, figures of a run, what a profile comes to."""
+
+import json
+import math
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specwire.bench.client import Answer
+from specwire.bench.compare import comparisons
+from specwire.bench.measure import engine_acceptance, figures
+from specwire.bench.run import exit_code
+from specwire.bench.statistics import _t975, quantile, ratio, spread
+from specwire.errors import SpecwireError
+from specwire.profile import acceptance, read_profile, summarise
+
+FLOATS = st.floats(0.1, 1e6)
+
+
+@given(st.lists(FLOATS, min_size=1), st.floats(0, 1))
+def test_quantile_lies_among_the_values(values, share):
+    assert min(values) <= quantile(values, share) <= max(values)
+
+
+def test_quantile_interpolates():
+    assert [quantile([4, 1, 3, 2], share) for share in (0, 0.5, 1)] == [1, 2.5, 4]
+    assert quantile([], 0.5) is None and spread([])["p99"] is None
+
+
+@pytest.mark.parametrize("freedom, value", [(1, 12.706), (2, 4.303), (7, 2.365), (12, 2.179), (20, 2.086), (60, 2.0), (1e6, 1.96)])
+def test_students_t(freedom, value):
+    assert _t975(freedom) == pytest.approx(value, rel=0.01)
+
+
+@given(st.lists(FLOATS, min_size=2, max_size=5), st.lists(FLOATS, min_size=2, max_size=5))
+def test_interval_holds_the_ratio(ours, theirs):
+    found = ratio(ours, theirs)
+    assert found.low <= found.value * 1.0001 and found.value <= found.high * 1.0001
+
+
+def test_interval_covers_the_truth_as_often_as_it_says():
+    """Over many repetitions of an experiment with a known ratio, the interval misses it in 5 % or fewer."""
+    draw = random.Random(1)
+    misses = 0
+    for _ in range(150):
+        ours = [130 * math.exp(draw.gauss(0, 0.1)) for _ in range(4)]
+        theirs = [100 * math.exp(draw.gauss(0, 0.1)) for _ in range(4)]
+        found = ratio(ours, theirs)
+        misses += not found.low <= 1.3 <= found.high
+    assert misses <= 0.05 * 150 + 2 * math.sqrt(150 * 0.05 * 0.95)
+
+
+@pytest.mark.parametrize(
+    "ours, theirs, verdict",
+    [
+        ([130, 131, 132], [100, 101, 99], "faster"),
+        ([80, 81, 79], [100, 101, 99], "slower"),
+        ([100, 120, 90], [100, 85, 110], "within noise"),
+        ([200], [100], "unknown"),
+        ([200, 201], [100], "unknown"),
+    ],
+)
+def test_verdict(ours, theirs, verdict):
+    assert ratio(ours, theirs).verdict == verdict
+
+
+def test_no_ratio_without_positive_runs():
+    assert ratio([], [1.0]) is None and ratio([0.0, 1.0], [1.0, 1.0]) is None
+
+
+def test_acceptance_by_position():
+    found = acceptance([1, 1, 2, 4])
+    assert (found["length"], found["by_position"]) == (2.0, [0.5, 0.25, 0.25])
+    assert acceptance([]) is None
+
+
+def answer(sent, arrivals, meta=None, error=None):
+    return Answer(sent, arrivals, arrivals[-1][0], arrivals[-1][1], "hash", meta or {}, error)
+
+
+def test_figures_of_a_run():
+    run = figures([answer(0.0, [(0.5, 1), (0.7, 3)]), answer(1.0, [(1.25, 1), (2.0, 2)])])
+    assert (run["seconds"], run["output_tokens"], run["tokens_per_second"]) == (2.0, 5, 2.5)
+    assert run["ttft_ms"]["mean"] == 375 and run["itl_ms"]["p50"] == 100
+    assert run["per_user"] == pytest.approx((10 + 1 / 0.75) / 2, rel=1e-5)
+    json.dumps(run, allow_nan=False)
+
+
+def test_failed_requests_are_counted_and_not_averaged():
+    run = figures([answer(0.0, [(1.0, 4)]), answer(0.0, [(9.0, 9)], error="HTTP 500"), answer(0.0, [(9.0, 9)], error="HTTP 500")])
+    assert (run["failed"], run["errors"], run["output_tokens"]) == (2, ["2 x HTTP 500"], 4)
+
+
+def test_acceptance_from_the_engines_counters():
+    new = {"spec_verify_ct": 4, "completion_tokens": 10, "spec_correct_drafts_histogram": [1, 1, 2]}
+    old = {"spec_verify_ct": 4, "completion_tokens": 9}
+    assert engine_acceptance([answer(0, [(1, 1)], new)]) | {} == {
+        "cycles": 4, "length": 2.25, "by_position": [0.75, 0.5], "histogram": {"1": 1, "2": 1, "3": 2}, "engine_length": 2.5, "by": "spec histogram",
+    }  # fmt: skip
+    assert engine_acceptance([answer(0, [(1, 1)], old)])["length"] == 2.0
+    assert engine_acceptance([answer(0, [(1, 1)], {})]) is None
+
+
+def point(name, *rates, state="ok"):
+    runs = [{"tokens_per_second": rate, "per_user": rate, "ttft_ms": spread([1.0]), "itl_ms": spread([1000 / rate]), "outputs": ["a", "b"]} for rate in rates]
+    return {"name": name, "state": state, "error": None, "loads": [{"kind": "closed", "value": 1, "runs": runs}]}
+
+
+def test_less_time_is_better():
+    (found,) = comparisons([point("baseline", 100, 101, 99), point("draft", 200, 201, 199)])
+    assert found["ratios"]["itl_ms"]["verdict"] == found["verdict"] == "faster"
+    assert found["same_answers"] == 1
+
+
+@pytest.mark.parametrize(
+    "points, required, code",
+    [
+        ([point("baseline", 100, 101, 99), point("draft", 200, 201, 199)], None, 0),
+        ([point("baseline", 100, 101, 99), point("draft", 200, 201, 199)], 1.5, 0),
+        ([point("baseline", 100, 101, 99), point("draft", 200, 201, 199)], 2.5, 1),
+        ([point("baseline", 100, 101, 99), point("draft", 200, 201, 199)], 2.0, 3),
+        ([point("baseline", 100), point("draft", 200)], 1.5, 3),
+        ([point("baseline", 100, 101), point("draft", state="failed")], None, 2),
+        ([point("baseline", state="failed"), point("draft", 100, 101)], 1.0, 2),
+    ],
+)
+def test_exit_codes(points, required, code):
+    assert exit_code({"points": points, "comparisons": comparisons(points)}, required) == code
+
+
+# --- profiles -----------------------------------------------------------------------------------------
+
+HEAD = {"schema": "specwire.profile/1", "rank": 0, "pid": 1, "clock": "monotonic", "device": "cpu", "world_size": 1}
+
+
+def cycle(**changes):
+    return {
+        "kind": "cycle", "t": 1.0, "ms": 10.0, "host_ms": 10.0, "gap_ms": 1.0, "mode": "DECODE", "batch": 2, "tokens": None, "graph": None,
+        "parts": {"draft": [2.0, 1], "target": [6.0, 1], "verify": [1.0, 1], "other": [1.0, 1]}, "accepted": [3, 1], **changes,
+    }  # fmt: skip
+
+
+def write(folder, *lines, head=HEAD, tail=""):
+    (folder / f"rank{head['rank']}.{head['pid']}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in (head, *lines)) + tail)
+
+
+def test_profile_by_stage(tmp_path):
+    write(tmp_path, cycle(), cycle(ms=30.0, parts={"draft": [20.0, 1], "target": [10.0, 1]}), cycle(mode="EXTEND"), cycle(mode="IDLE"))
+    found = summarise(read_profile(tmp_path))
+    decode = found["decode"]
+    assert (decode["cycles"], decode["total_ms"], decode["accounted"]) == (2, 40.0, 1.0)
+    assert [(each["stage"], each["share"]) for each in decode["stages"]] == [("draft", 0.55), ("target", 0.4), ("verify", 0.025), ("other", 0.025)]
+    assert decode["acceptance"]["length"] == 2.0 and found["prefill"]["cycles"] == 1
+
+
+def test_profile_of_a_window(tmp_path):
+    write(tmp_path, cycle(t=1.0), cycle(t=2.0, ms=20.0), cycle(t=3.0))
+    found = summarise(read_profile(tmp_path), 1.5, 2.5)["decode"]
+    assert (found["cycles"], found["total_ms"]) == (1, 20.0)
+
+
+def test_line_cut_short_by_a_kill(tmp_path):
+    write(tmp_path, cycle(), tail='{"kind":"cyc')
+    (found,) = read_profile(tmp_path)
+    assert (len(found.cycles), found.unreadable) == (1, 1)
+
+
+@pytest.mark.parametrize("text", ["", "{}\n", "[1]\n", '{"schema": "other/1"}\n', json.dumps(HEAD) + "\n{}\n" + json.dumps(cycle()) + "\n"])
+def test_what_is_no_profile(tmp_path, text):
+    (tmp_path / "rank0.1.jsonl").write_text(text)
+    with pytest.raises(SpecwireError, match=r"rank0.1.jsonl:\d"):
+        read_profile(tmp_path)
+
+
+def test_no_profile_at_all(tmp_path):
+    with pytest.raises(SpecwireError, match="worker-profile"):
+        read_profile(tmp_path)
+
+
+def test_stopped_lost_and_ranks(tmp_path):
+    write(tmp_path, cycle(), cycle(lost=3), {"kind": "stopped", "cycles": 2})
+    write(tmp_path, cycle(ms=11.0), head={**HEAD, "rank": 1, "pid": 2})
+    found = summarise(read_profile(tmp_path))
+    assert (found["ranks"], found["lost"], found["stopped_early"]) == (2, 3, True)
+    assert [each["decode_p50_ms"] for each in found["by_rank"]] == [10.0, 11.0]
