@@ -92,6 +92,7 @@ def report(evidence: Evidence, slots: list[Slot], facts: Facts) -> dict[str, Any
         "noise_source": facts.noise_source,
         "slots": [_slot_document(slot) for slot in slots],
         "distances": _distances(evidence),
+        "rows": _rows(evidence),
         "causes": [
             {"id": cause.id, "confidence": cause.confidence, "evidence": cause.evidence, "fix": cause.fix} for cause in causes
         ],
@@ -199,6 +200,19 @@ def _distances(evidence: Evidence) -> dict[str, Any] | None:
         return None
     medians = evidence.sample.distances.median(dim=-1).values.tolist()
     return {"boundaries": list(evidence.sample.boundaries), "slots": [_numbers(row) for row in medians], "rows": len(evidence.sample.places)}
+
+
+def _rows(evidence: Evidence) -> dict[str, Any] | None:
+    """Each sampled row's error at the trained boundary of every slot, for the page's bars."""
+    if evidence.sample is None or evidence.columns is not None or evidence.slot_count != len(evidence.trained):
+        return None
+    known = [k for k in evidence.trained if k in evidence.sample.boundaries]
+    if len(known) < len(evidence.trained):
+        return None
+    return {
+        "places": [list(place) for place in evidence.sample.places],
+        "errors": [_numbers(evidence.errors(slot, k)) for slot, k in enumerate(evidence.trained)],
+    }
 
 
 def _numbers(values: Any) -> list[float | None] | None:
