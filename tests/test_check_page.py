@@ -13,7 +13,7 @@ from specwire.check import examine
 from specwire.html import page, write_page
 from specwire.render import render_text
 
-VOID = {"meta", "rect", "line", "br"}
+VOID = {"meta", "br"}
 
 
 class Balance(HTMLParser):
