@@ -51,6 +51,33 @@ def build(target: Path, out: Path, tokens: tuple[str, ...], prompts_file: Path |
     _show(out, as_json)
 
 
+@command.command("import")
+@click.argument("path", type=click.Path(path_type=Path))
+@click.option("--target", required=True, type=click.Path(path_type=Path), help="The target model's directory; its config.json is read.")
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="The golden file to write.")
+@click.option("--ids", metavar="IDS", help="Layer ids of the data, in its order, as the trainer wrote them.")
+@click.option("--convention", type=click.Choice(["boundary", "layer-output"]), help="Whether an id k is boundary k or the output of layer k.")
+@click.option("--trained", metavar="KS", help="Boundaries the draft was trained on, in slot order; all of the data's by default.")
+@click.option("--limit", default=8, show_default=True, help="Records to take.")
+@_options.quiet
+@_options.as_json
+def import_(path: Path, target: Path, out: Path, ids: str | None, convention: str | None, trained: str | None, limit: int,
+            quiet: bool, as_json: bool) -> None:
+    """Make a golden of training data: SpecForge's .ckpt, speculators' hs_*.safetensors, .pt dicts, a concat, a capture.
+
+    Example: specwire golden import features/ --target models/target --ids 2,30,58 --convention layer-output --out data.safetensors
+    """
+    from specwire.goldens.imports import import_golden
+
+    if limit < 1:
+        raise SpecwireError("--limit must be at least 1")
+    import_golden(
+        path, out, target, ids=_numbers(ids, "--ids") if ids else None, convention=convention,
+        trained=_numbers(trained, "--trained") if trained else None, limit=limit, say=lambda text: _options.note(text, quiet),
+    )
+    _show(out, as_json)
+
+
 @command.command("show")
 @click.argument("file", type=click.Path(path_type=Path))
 @_options.as_json
