@@ -14,7 +14,7 @@ import tokenize
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from specwire import marks
 from specwire.transaction import digest
@@ -43,6 +43,20 @@ class Found:
     original: str | None = None
 
 
+@lru_cache(maxsize=2)
+def _parsed(data: bytes) -> ast.Module | None:
+    """Only ever read: what is inserted, proven and then reported is the same file each time."""
+    try:
+        data.decode(_encoding(data))  # a bad byte in a comment is let through by the parser, not by Python
+        return ast.parse(data)
+    except (SyntaxError, ValueError, RecursionError):
+        return None
+
+
+def _encoding(data: bytes) -> str:
+    return tokenize.detect_encoding(io.BytesIO(data).readline)[0]
+
+
 class TappedFile:
     """A file's bytes, with everything of ours found in them."""
 
@@ -55,10 +69,7 @@ class TappedFile:
 
     @cached_property
     def module(self) -> ast.Module | None:
-        try:
-            return ast.parse(self.data)
-        except (SyntaxError, ValueError, RecursionError):
-            return None
+        return _parsed(self.data)
 
     @cached_property
     def found(self) -> tuple[Found, ...]:
@@ -174,8 +185,7 @@ class TappedFile:
 
     def _utf8(self, line: int) -> bytes:
         """A line in the encoding that the syntax tree counts columns in, whatever the file's own."""
-        encoding, _ = tokenize.detect_encoding(io.BytesIO(self.data).readline)
-        return self.lines[line - 1].decode(encoding, "replace").encode()
+        return self.lines[line - 1].decode(_encoding(self.data), "replace").encode()
 
     def _emptied(self, going: list[Found]) -> str:
         gone = {_place(each.node) for each in going if each.node is not None}
