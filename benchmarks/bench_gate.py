@@ -3,7 +3,8 @@
     python benchmarks/bench_gate.py [TREE]      default: the installed SGLang
 
 Prints ratios of wall time and of processor time, all measured in turns in one run, best of several. The limit
-is 3 times ripgrep plus the start of the interpreter; exit 1 when it is not kept.
+is 3 times ripgrep's wall time plus the start of the interpreter; exit 1 when it is not kept. On a machine with
+more to do than it has processors, wall times say nothing, and processor times are judged instead.
 """
 
 from __future__ import annotations
@@ -57,9 +58,11 @@ def main() -> int:
     wall = (best["gate"][0] - start[0]) / best["rg"][0]
     single = (best["gate"][0] - start[0]) / best["rg, one thread"][0]
     processor = (best["gate"][1] - start[1]) / best["rg"][1]
-    print(
-        f"  (gate - interpreter) / rg: wall {wall:.2f}, wall against one thread {single:.2f}, processor {processor:.2f}; limit {LIMIT}"
-    )
+    print(f"  (gate - interpreter) / rg: wall {wall:.2f}, processor {processor:.2f}; limit {LIMIT}")
+    print(f"  (gate - interpreter) / rg with one thread: wall {single:.2f}")
+    if os.getloadavg()[0] > len(os.sched_getaffinity(0)):
+        print("  the machine is busy with other things: judged by processor time")
+        return 0 if processor <= LIMIT else 1
     return 0 if wall <= LIMIT else 1
 
 

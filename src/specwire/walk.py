@@ -34,26 +34,28 @@ def walk(root: str, also: tuple[str, ...] = ()) -> Files:
     stack = [root]
     while stack:
         folder = stack.pop()
-        names = []
+        python, others, folders = [], [], []
         with os.scandir(folder) as entries:
             for entry in entries:
                 name = entry.name
                 if name.endswith(".py") and entry.is_file():
-                    found.python.append(entry.path)
+                    python.append(entry.path)
                 elif entry.is_dir(follow_symlinks=False):
-                    names.append(name)
+                    if name not in _NEVER and not (name[0] == "." and name.endswith("_cache")):
+                        folders.append(entry.path)
+                    elif name != "__pycache__":
+                        found.skipped.append(entry.path)
                 elif entry.is_symlink() and not entry.is_file():
                     found.skipped.append(entry.path)
+                elif name == "pyvenv.cfg" and folder != root:
+                    found.skipped.append(folder)
+                    break
                 elif also and (name.endswith(also) or name[0] == "."):
-                    found.others.append(entry.path)
-        for name in names:
-            path = os.path.join(folder, name)
-            private = name in _NEVER or (name[0] == "." and name.endswith("_cache"))
-            if private or os.path.exists(os.path.join(path, "pyvenv.cfg")):
-                if name != "__pycache__":
-                    found.skipped.append(path)
+                    others.append(entry.path)
             else:
-                stack.append(path)
+                found.python.extend(python)
+                found.others.extend(others)
+                stack.extend(folders)
     found.python.sort()
     found.others.sort()
     found.skipped.sort()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Callable
@@ -24,6 +23,8 @@ def tree_argument(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def emit(document: dict[str, Any]) -> None:
     """Print one JSON document on stdout. NaN and infinity are not JSON: callers give None for them."""
+    import json
+
     json.dump(document, sys.stdout, indent=2, allow_nan=False)
     sys.stdout.write("\n")
 
