@@ -17,6 +17,7 @@ from specwire.check import check_capture
 from specwire.context import Rule, make_context
 from specwire.errors import SpecwireError
 from specwire.golden import check_token_ids, open_golden
+from specwire.identity import model_identity, tree_identity
 from specwire.model_files import read_config, text_config
 from specwire.overlay import make_overlay
 from specwire.tree import Tree
@@ -156,6 +157,11 @@ def run_record(job: Job, out: Path, result: EngineResult) -> dict[str, Any]:
         "seconds": round(result.boot_seconds + result.generate_seconds, 1),
         "log": str(result.log),
         "out": str(out),
+        "sha256": {
+            "tree": tree_identity(job.tree)["sha256"],
+            "target": model_identity(job.target)["sha256"],
+            "draft": model_identity(job.draft)["sha256"],
+        },
     }
 
 

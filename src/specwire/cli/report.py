@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from specwire.cli import _options as options
+
+
+@click.command()
+@click.argument("results", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RESULT...")
+@click.option("--out", "html", type=click.Path(path_type=Path), metavar="FILE", help="The page to write [default: report.html].")
+@click.option("--markdown", "text", type=click.Path(path_type=Path), metavar="FILE", help="Write Markdown, too; without --out, instead.")
+@click.option("--title", default="Is speculation worth it?", show_default=True, help="The page's title.")
+@options.as_json
+@options.quiet
+def command(results, html, text, title, as_json, quiet):
+    """One self-contained HTML page from results of verify, bench and sweep; --markdown for the same as Markdown.
+
+    RESULT is a JSON file, or the --out directory of one of these commands.
+
+    \b
+    Example: specwire report verified/ benched/ swept/ --out report.html
+             specwire report benched/bench.json --markdown report.md
+    """
+    from specwire.report.contents import contents
+    from specwire.report.markdown import markdown
+    from specwire.report.page import page
+    from specwire.report.read import read_results
+
+    blocks = contents(read_results(results))
+    written = {}
+    if html or not text:
+        written[html or Path("report.html")] = page(title, blocks)
+    if text:
+        written[text] = markdown(title, blocks)
+    for path, whole in written.items():
+        path.write_text(whole, "utf-8")
+        options.note(f"wrote {path}", quiet)
+    if as_json:
+        print(json.dumps({"schema": "specwire.report/1", "written": [str(path) for path in written]}))

@@ -1,0 +1,45 @@
+"""Reads results for a report: files, or the directories that commands kept them in."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from specwire.errors import SpecwireError
+
+NAMES = ("verify.json", "bench.json", "sweep.json")
+SCHEMAS = {
+    "specwire.check/1": ("verdict", "slots", "causes", "ranks", "ranks_agree", "concat_shape", "golden_concat_shape", "noise_floor"),
+    "specwire.bench/1": ("points", "comparisons", "workload", "provenance"),
+    "specwire.sweep/1": ("points", "left_out", "best", "complete", "workload", "provenance"),
+}
+
+
+def read_results(places: Sequence[Path]) -> list[dict[str, Any]]:
+    """The documents, in the order given. Raises SpecwireError for what is no result of verify, bench or sweep."""
+    files = [file for place in places for file in _files(place)]
+    return [_document(file) for file in files]
+
+
+def _files(place: Path) -> list[Path]:
+    if not place.is_dir():
+        return [place]
+    found = [place / name for name in NAMES if (place / name).is_file()]
+    if not found:
+        raise SpecwireError(f"{place}: holds none of {', '.join(NAMES)}. Name a result, or the --out directory of verify, bench or sweep.")
+    return found
+
+
+def _document(file: Path) -> dict[str, Any]:
+    try:
+        document = json.loads(file.read_text("utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise SpecwireError(f"{file}: no result that can be read ({error}). Name the JSON of verify, bench or sweep.") from error
+    schema = document.get("schema") if isinstance(document, dict) else None
+    if schema not in SCHEMAS:
+        raise SpecwireError(f"{file}: schema {schema!r} is none that a report is made of. There are: {', '.join(SCHEMAS)}.")
+    if missing := [name for name in SCHEMAS[schema] if name not in document]:
+        raise SpecwireError(f"{file}: {schema} without {missing[0]}: cut short, or made by another version. Make it again.")
+    return document
