@@ -23,6 +23,8 @@ RULES = {
     "pristine-missing": "a file of the release that is not there",
     "pristine-extra": "a file that the release does not have",
 }
+# Whatever a transaction puts beside the files that it changes, in this version or another.
+_UNFINISHED = r"\..*specwire-.*\.(?:new|old|json|draft|done)"
 _REMAINS = (".rej", ".orig", ".bak", "~")
 _ALLOW = rb"#\s*specwire-allow:\s*([a-z-]+(?:\s*,\s*[a-z-]+)*)\s*(?:--\s*(\S.*))?$"
 _OURS = b"specwire"
@@ -145,10 +147,8 @@ def _by_hand(data: bytes, path: str, file: str, words: Words, unknown: list[str]
 
 
 def _by_name(path: str, file: str, folders: set[str]) -> list[Finding]:
-    from specwire.transaction import temporary
-
     name = os.path.basename(path)
-    if temporary(name):
+    if re.fullmatch(_UNFINISHED, name):
         return [
             Finding(
                 "unfinished",
