@@ -1,4 +1,4 @@
-"""Stops a piece of work at any of its file operations: by kill -9 in a child process, or by an error of the kernel's."""
+"""Stops a piece of work at any of its file operations: by kill -9, or by an error of the kernel's."""
 
 import errno
 import fcntl
@@ -10,12 +10,14 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 
+CHANGING = set(
+    "write link symlink rename replace unlink remove rmdir mkdir chmod fchmod fchown utime truncate".split()
+)
 WATCHED = {
-    os: "open write fsync link symlink rename replace unlink remove rmdir mkdir chmod fchmod fchown utime truncate scandir listdir".split(),
+    os: [*CHANGING, "open", "fsync", "scandir", "listdir"],
     fcntl: ["flock"],
     io: ["open"],
 }
-CHANGING = set("write link symlink rename replace unlink remove rmdir mkdir chmod fchmod fchown utime truncate".split())
 
 
 @dataclass(frozen=True)
@@ -110,7 +112,7 @@ def _strike(fault, name, real, args, kwargs):
 
 
 def kills(operations: tuple[str, ...], thorough: bool) -> list[Fault]:
-    """Faults that kill: before each operation that changes something; thoroughly, before and after each at all."""
+    """Faults that kill: before each operation that changes anything; thoroughly, before and after all."""
     points = [Fault(at, "before") for at in _at(operations, thorough)]
     if thorough:
         points += [Fault(at, "after") for at in range(len(operations))]
@@ -118,8 +120,10 @@ def kills(operations: tuple[str, ...], thorough: bool) -> list[Fault]:
 
 
 def errors(operations: tuple[str, ...], thorough: bool) -> list[Fault]:
-    """Faults in which the kernel refuses: no space, no permission; thoroughly, also a broken disk, at reads too."""
-    numbers = (errno.ENOSPC, errno.EACCES, errno.EIO, errno.EROFS, errno.EMLINK) if thorough else (errno.ENOSPC,)
+    """Faults in which the kernel refuses: no space; thoroughly, also no permission or a broken disk."""
+    numbers = (
+        (errno.ENOSPC, errno.EACCES, errno.EIO, errno.EROFS, errno.EMLINK) if thorough else (errno.ENOSPC,)
+    )
     return [Fault(at, "error", number) for at in _at(operations, thorough) for number in numbers]
 
 

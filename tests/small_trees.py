@@ -33,7 +33,7 @@ class Target:
         return hidden_states, aux_hidden_states
 '''
 
-DRAFT = b'''import torch
+DRAFT = b"""import torch
 
 from torch import nn
 
@@ -51,9 +51,9 @@ class Draft(nn.Module):
 class Other:
     def method(self):
         return 1
-'''
+"""
 
-LOGITS = b'''import torch
+LOGITS = b"""import torch
 
 
 class LogitsProcessor:
@@ -67,7 +67,7 @@ class LogitsProcessor:
                 aux_hidden_states = torch.cat(aux_hidden_states, dim=-1)
                 hidden_states_to_store = aux_hidden_states
         return hidden_states_to_store
-'''
+"""
 
 FILES = {
     "sglang/__init__.py": b"",
@@ -79,7 +79,11 @@ FILES = {
     "sglang/srt/layers/logits_processor.py": LOGITS,
     "sglang/srt/managers/scheduler.py": b"import os\n",
 }
-TAPPED = ("sglang/srt/layers/logits_processor.py", "sglang/srt/models/draft_eagle3.py", "sglang/srt/models/target.py")
+TAPPED = (
+    "sglang/srt/layers/logits_processor.py",
+    "sglang/srt/models/draft_eagle3.py",
+    "sglang/srt/models/target.py",
+)
 DEBUG = surgery.chosen((), ("debug",))
 
 
@@ -107,7 +111,11 @@ def snapshot(root: Path) -> dict[str, tuple]:
             path = Path(folder, name)
             status = path.lstat()
             what = os.readlink(path) if path.is_symlink() else None if path.is_dir() else path.read_bytes()
-            found[path.relative_to(root).as_posix()] = (oct(stat.S_IFMT(status.st_mode)), oct(stat.S_IMODE(status.st_mode)), what)
+            found[path.relative_to(root).as_posix()] = (
+                oct(stat.S_IFMT(status.st_mode)),
+                oct(stat.S_IMODE(status.st_mode)),
+                what,
+            )
     return found
 
 

@@ -1,5 +1,6 @@
-"""Whatever stops `apply` or `remove`, wherever: afterwards the tree is the old one or the new one, and nothing else is there."""
+"""Whatever stops `apply` or `remove`, wherever: the tree is then the old one or the new one, and clean."""
 
+import functools
 import os
 import shutil
 import tempfile
@@ -29,7 +30,9 @@ class Scene:
         self.before = snapshot(tree.root)
         outcome = plan(tree)
         assert outcome.exit_code == 0 and outcome.changes
-        self.changes = [(change.path.relative_to(tree.root), change.before, change.after) for change in outcome.changes]
+        self.changes = [
+            (change.path.relative_to(tree.root), change.before, change.after) for change in outcome.changes
+        ]
         tree, work = self.fresh()
         self.operations = stopped(work).operations
         self.after = snapshot(tree.root)
@@ -88,7 +91,12 @@ SCENES = {
 }
 QUICK, THOROUGH = pytest.param(False, id="quick"), pytest.param(True, id="thorough", marks=pytest.mark.slow)
 QUICK_SCENES = [
-    pytest.param(name, thorough, id=f"{name}-{'thorough' if thorough else 'quick'}", marks=[pytest.mark.slow] if thorough else [])
+    pytest.param(
+        name,
+        thorough,
+        id=f"{name}-{'thorough' if thorough else 'quick'}",
+        marks=[pytest.mark.slow] if thorough else [],
+    )
     for name in SCENES
     for thorough in (False, True)
     if thorough or name in ("apply", "remove")
@@ -97,7 +105,7 @@ QUICK_SCENES = [
 
 @pytest.fixture
 def folder(tmp_path):
-    """A folder in memory where there is one: a thousand transactions, each with its fsyncs, take long on a disk."""
+    """A folder in memory where there is one: a thousand transactions take long on a disk."""
     if not os.access("/dev/shm", os.W_OK):
         yield tmp_path
         return
@@ -153,13 +161,14 @@ def test_recovery_killed_too(scene, name):
         tree, work = scene.fresh()
         stopped(work, fault)
         half = scene.folder / "half"
+        recovering = functools.partial(recover, half / "sglang")
         shutil.copytree(tree.root, half, symlinks=True)
-        again = stopped(lambda: recover(half / "sglang")).operations
+        again = stopped(recovering).operations
         shutil.rmtree(half)
         for second in kills(again, thorough=False):
             shutil.copytree(tree.root, half, symlinks=True)
-            assert stopped(lambda: recover(half / "sglang"), second).end == "killed"
-            recover(half / "sglang")
+            assert stopped(recovering, second).end == "killed"
+            recovering()
             assert not pending(half / "sglang")
             assert snapshot(half) in (scene.before, scene.after), (str(fault), str(second))
             shutil.rmtree(half)

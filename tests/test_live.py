@@ -81,12 +81,17 @@ def test_module_by_search_path(tree, tmp_path):
 
 
 def test_options_before_the_module(tree):
-    with running(PYTHON, "-u", "-X", "dev", "-Wignore", "-Bm", "sglang.launch_server", PYTHONPATH=str(tree.root)) as server:
+    with running(
+        PYTHON, "-u", "-X", "dev", "-Wignore", "-Bm", "sglang.launch_server", PYTHONPATH=str(tree.root)
+    ) as server:
         assert pids(tree) == [server.pid]
 
 
 def test_script_that_imports_it(tree, tmp_path):
-    for name, text in (("sglang", b"#!x\nimport sys\nfrom sglang import version\n"), ("mine.py", b"import os\ndef f():\n    import sglang\nf()\n")):
+    for name, text in (
+        ("sglang", b"#!x\nimport sys\nfrom sglang import version\n"),
+        ("mine.py", b"import os\ndef f():\n    import sglang\nf()\n"),
+    ):
         (tmp_path / name).write_bytes(text + SERVER)
         with running(PYTHON, name, cwd=tmp_path, PYTHONPATH=str(tree.root)) as server:
             assert pids(tree) == [server.pid]
@@ -105,15 +110,20 @@ def test_environment_of_its_own(tree, tmp_path):
     with running(python, "-m", "sglang.launch_server") as server:
         assert pids(tree) == [server.pid]
     # An editable install by a finder; that the import works is not what is tested, so the path makes it.
-    (site / "__editable__.sglang-1.pth").write_text("import __editable___sglang_1_finder; __editable___sglang_1_finder.install()\n")
-    finder = f"import sys\nMAPPING = {{'sglang': {str(tree.package)!r}}}\ndef install(): sys.path.append({str(tree.root)!r})\n"
+    (site / "__editable__.sglang-1.pth").write_text(
+        "import __editable___sglang_1_finder; __editable___sglang_1_finder.install()\n"
+    )
+    mapping = {"sglang": str(tree.package)}
+    finder = f"import sys\nMAPPING = {mapping}\ndef install(): sys.path.append({str(tree.root)!r})\n"
     (site / "__editable___sglang_1_finder.py").write_text(finder)
     with running(python, "-m", "sglang.launch_server") as server:
         assert pids(tree) == [server.pid]
     for path in site.glob("__editable__*"):
         path.unlink()
     installed = served(make_tree(site))
-    with running("python", "-m", "sglang.launch_server", executable=str(python), PATH=f"{python.parent}:/usr/bin") as server:
+    with running(
+        "python", "-m", "sglang.launch_server", executable=str(python), PATH=f"{python.parent}:/usr/bin"
+    ) as server:
         assert pids(installed) == [server.pid] and pids(tree) == []
 
 
@@ -132,10 +142,12 @@ sys.stdin.read()
 
 
 def test_renamed_worker_and_its_parent(tree, tmp_path):
-    """A worker that SGLang has renamed has lost its arguments and environment; its parent may show nothing."""
+    """A renamed worker has lost its arguments and environment; its parent may show nothing."""
     (tmp_path / "worker.py").write_text(RENAMED)
     (tmp_path / "parent.py").write_text(PARENT)
-    with running(sys.executable, tmp_path / "parent.py", tmp_path / "worker.py", PYTHONPATH=str(tree.root)) as parent:
+    with running(
+        sys.executable, tmp_path / "parent.py", tmp_path / "worker.py", PYTHONPATH=str(tree.root)
+    ) as parent:
         found, _ = look(tree.root)
         assert [each.pid for each in found][0] == parent.pid and len(found) == 2
         assert found[1].command == "sglang::scheduler_TP0"
@@ -164,7 +176,9 @@ def test_who_does_not_count(tree, tmp_path):
         stack.enter_context(module(PYTHONPATH=f"{other.root}:{tree.root}"))
         stack.enter_context(running(PYTHON, "-c", wait, cwd=tree.root, PYTHONPATH=str(tree.root)))
         stack.enter_context(running(PYTHON, "-c", wait, "-m", "not.sglang", cwd=tree.package))
-        stack.enter_context(running("sh", "-c", "echo up; read x; : python -m sglang.launch_server", cwd=tree.package))
+        stack.enter_context(
+            running("sh", "-c", "echo up; read x; : python -m sglang.launch_server", cwd=tree.package)
+        )
         assert pids(tree) == []
         assert len(pids(other)) == 2
 
@@ -208,10 +222,17 @@ def test_apply_and_remove_refuse(tree, capfd):
     with module(PYTHONPATH=str(tree.root)) as server:
         assert command("apply", tree.root, "--json") == 2
         document = json.loads(capfd.readouterr().out)
-        assert (document["result"], document["files"]) == ("refused", {}) and f"process {server.pid}" in document["why"]
+        assert (document["result"], document["files"]) == (
+            "refused",
+            {},
+        ) and f"process {server.pid}" in document["why"]
         assert command("apply", tree.root) == 2
         out = capfd.readouterr().out
-        assert f"process {server.pid} (" in out and "sglang.launch_server" in out and "Nothing was written." in out
+        assert (
+            f"process {server.pid} (" in out
+            and "sglang.launch_server" in out
+            and "Nothing was written." in out
+        )
         assert command("apply", tree.root, "--dry-run") == 0 and command("apply", tree.root, "--diff") == 0
         shutil.rmtree(tree.path("sglang/__pycache__"), ignore_errors=True)
         assert snapshot(tree.root) == clean
@@ -248,4 +269,8 @@ def test_error_names_all(tree):
         with pytest.raises(LiveServer) as refused:
             refuse_if_live(tree.root, False, 0.0, print)
     assert sorted(each.pid for each in refused.value.processes) == sorted([one.pid, two.pid])
-    assert str(one.pid) in str(refused.value) and str(two.pid) in str(refused.value) and "--wait" in str(refused.value)
+    assert (
+        str(one.pid) in str(refused.value)
+        and str(two.pid) in str(refused.value)
+        and "--wait" in str(refused.value)
+    )

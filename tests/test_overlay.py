@@ -42,7 +42,10 @@ def test_caches_of_a_view_are_its_own(tree, tmp_path):
     view = view_of(tree, tmp_path / "view")
     subprocess.run(
         [sys.executable, "-c", "import sglang.srt.models, sglang; print(sglang.__file__)"],
-        env={"PYTHONPATH": str(view.root)}, cwd="/", check=True, capture_output=True,
+        env={"PYTHONPATH": str(view.root)},
+        cwd="/",
+        check=True,
+        capture_output=True,
     )
     assert list(view.package.glob("**/*.pyc"))
     assert snapshot(tree.root) == before

@@ -32,7 +32,9 @@ def line_of(data: bytes, probe: str) -> bytes:
     return next(line for line in data.splitlines(keepends=True) if f"# specwire:{probe}".encode() in line)
 
 
-@pytest.mark.parametrize("original", [TARGET, DRAFT, crlf(TARGET), crlf(DRAFT), b"\xef\xbb\xbf" + TARGET, TARGET.rstrip(b"\n")])
+@pytest.mark.parametrize(
+    "original", [TARGET, DRAFT, crlf(TARGET), crlf(DRAFT), b"\xef\xbb\xbf" + TARGET, TARGET.rstrip(b"\n")]
+)
 def test_intact(original):
     data = tapped(original)
     file = TappedFile(data)
@@ -44,10 +46,10 @@ def test_intact(original):
 def test_what_a_formatter_makes_of_it():
     # What black 26.10 and ruff 0.17 make of a tap, and isort of the import.
     data = dedent(
-        '''
+        """
         import torch
         from sglang.srt import (
-            _specwire,  # specwire:import c4920c5a original=b25e5f839b088ddf50138bce4a3c4569acc31f8203727b9a7e2a53c337287dac
+            _specwire,  # specwire:import c4920c5a original=HASH
         )
 
 
@@ -64,7 +66,7 @@ def test_what_a_formatter_makes_of_it():
                         self, hidden_states, embeds
                     )  # specwire:draft-fc 45845650
                 return hidden_states
-        '''
+        """
     )
     file = TappedFile(data)
     assert [(each.probe, each.first, each.last, each.intact) for each in file.found] == [
@@ -88,12 +90,19 @@ def test_what_a_formatter_makes_of_it():
 
 
 def test_formatter_on_the_other_side_of_the_import():
-    data = b"from sglang.srt import (\n    _specwire,\n)  # specwire:import c4920c5a original=" + b"0" * 64 + b"\nx = 1\n"
+    data = (
+        b"from sglang.srt import (\n    _specwire,\n)  # specwire:import c4920c5a original="
+        + b"0" * 64
+        + b"\nx = 1\n"
+    )
     assert cleaned(data) == (b"x = 1\n", "syntax-tree")
 
 
 EDITED = {
-    "an argument less": (b"if _specwire.on: _specwire.captured(self)  # specwire:layer-capture 7cebb385\n", b""),
+    "an argument less": (
+        b"if _specwire.on: _specwire.captured(self)  # specwire:layer-capture 7cebb385\n",
+        b"",
+    ),
     "no mark left": (b"if _specwire.on: _specwire.captured(self)\n", b""),
     "switched on": (b"_specwire.on = True\n", b""),
     "unconditional": (b"_specwire.captured(self, x)  # specwire:layer-capture 7cebb385\n", b""),
@@ -102,11 +111,17 @@ EDITED = {
     "a comment alone": (b"# specwire:layer-capture 7cebb385\n", b""),
     "a comment on other code": (b"y = 2  # specwire:layer-capture 7cebb385\n", b"y = 2\n"),
     "a comment after a comment": (b"y = 2  # why  # specwire:layer-capture 7cebb385\n", b"y = 2  # why\n"),
-    "commented out": (b"# if _specwire.on: _specwire.captured(self)  # specwire:layer-capture 7cebb385\n", b""),
+    "commented out": (
+        b"# if _specwire.on: _specwire.captured(self)  # specwire:layer-capture 7cebb385\n",
+        b"",
+    ),
     "a decorator": (b"@_specwire.timed('draft')\ndef f():\n    pass\n", b"def f():\n    pass\n"),
     "in a branch": (b"if x:\n    y = 1\n    _specwire.captured(x)\n", b"if x:\n    y = 1\n"),
     "an elif": (b"if x:\n    y = 1\nelif _specwire.on:\n    _specwire.captured(x)\n", b"if x:\n    y = 1\n"),
-    "after a try": (b"try:\n    y = 1\nfinally:\n    y = 2\n    _specwire.captured(x)\n", b"try:\n    y = 1\nfinally:\n    y = 2\n"),
+    "after a try": (
+        b"try:\n    y = 1\nfinally:\n    y = 2\n    _specwire.captured(x)\n",
+        b"try:\n    y = 1\nfinally:\n    y = 2\n",
+    ),
 }
 
 
@@ -165,7 +180,15 @@ def test_body_left_empty():
 
 def test_marks_in_strings_are_text():
     tap = marks.marked("if _specwire.on: _specwire.captured(x)", "layer-capture").encode()
-    data = b'"""Doc\n' + tap + b"\n" + b"# specwire:draft-fc\n" + b'"""\nx = f"""\n' + tap + b'\n"""\ny = "# specwire:x"\n'
+    data = (
+        b'"""Doc\n'
+        + tap
+        + b"\n"
+        + b"# specwire:draft-fc\n"
+        + b'"""\nx = f"""\n'
+        + tap
+        + b'\n"""\ny = "# specwire:x"\n'
+    )
     assert len(marks.marks(data)) == 4
     assert TappedFile(data).found == ()
     real = data + tap + b"\n"
@@ -180,9 +203,15 @@ def test_older_taps():
         marks.marked("_sw_report(x)", "old-probe"),
         marks.marked("@_sw.timed('x')", "old-timer"),
     ]
-    data = f"import os\n{marks.marked('import _sw', 'import', 'a' * 64)}\n{lines[0]}\n{lines[1]}\n{lines[2]}\ndef f(): ...\n".encode()
+    imported = marks.marked("import _sw", "import", "a" * 64)
+    data = "\n".join(["import os", imported, *lines, "def f(): ...", ""]).encode()
     found = TappedFile(data + b"# specwire\n_specwire = 0\n").found
-    assert [each.probe for each in found if each.intact] == ["import", "seen-states", "old-probe", "old-timer"]
+    assert [each.probe for each in found if each.intact] == [
+        "import",
+        "seen-states",
+        "old-probe",
+        "old-timer",
+    ]
     data = data.replace(b"def f", b"# specwire is here\ndef f")
     assert cleaned(data) == (b"import os\n# specwire is here\ndef f(): ...\n", "syntax-tree")
 
@@ -192,10 +221,16 @@ def test_duplicated_and_moved():
     tap = line_of(data, "layer-capture")
     twice = data.replace(tap, tap + tap)
     assert cleaned(twice) == (TARGET, "original-hash")
-    moved = data.replace(tap, b"").replace(b"        residual = None\n", tap[4:] + b"        residual = None\n")
+    moved = data.replace(tap, b"").replace(
+        b"        residual = None\n", tap[4:] + b"        residual = None\n"
+    )
     assert all(each.intact for each in TappedFile(moved).found)
     assert cleaned(moved) == (TARGET, "original-hash")
-    copied = data + b"\n\ndef again(self, aux_hidden_states, i, input_ids, positions, forward_batch):\n    pass\n" + tap.lstrip().join([b"    ", b""])
+    copied = (
+        data
+        + b"\n\ndef again(self, aux_hidden_states, i, input_ids, positions, forward_batch):\n    pass\n"
+        + tap.lstrip().join([b"    ", b""])
+    )
     after, proof = cleaned(copied)
     assert proof == "syntax-tree" and after.startswith(TARGET)
 
@@ -222,9 +257,14 @@ def test_broken_file_is_cleaned_by_its_hash_alone():
 
 
 def test_other_encodings():
-    original = b"# -*- coding: latin-1 -*-\nimport torch\nname = '\xe9\xe8'  # caf\xe9\n" + TARGET.split(b"import torch\n")[1]
+    original = (
+        b"# -*- coding: latin-1 -*-\nimport torch\nname = '\xe9\xe8'  # caf\xe9\n"
+        + TARGET.split(b"import torch\n")[1]
+    )
     data = tapped(original)
     assert cleaned(data) == (original, "original-hash")
-    edited = data.replace(b"'\xe9\xe8'", b"'\xe9'").replace(b"if _specwire.on: _specwire.captured(", b"_specwire.captured(")
+    edited = data.replace(b"'\xe9\xe8'", b"'\xe9'").replace(
+        b"if _specwire.on: _specwire.captured(", b"_specwire.captured("
+    )
     after, proof = cleaned(edited)
     assert proof == "syntax-tree" and after == original.replace(b"'\xe9\xe8'", b"'\xe9'")

@@ -30,7 +30,9 @@ def folder():
 
 def given_quickly(*strategies, share=1.0):
     def decorate(function):
-        return settings(max_examples=max(5, int(EXAMPLES * share)), deadline=None)(given(*strategies)(function))
+        return settings(max_examples=max(5, int(EXAMPLES * share)), deadline=None)(
+            given(*strategies)(function)
+        )
 
     return decorate
 
@@ -39,11 +41,22 @@ def given_quickly(*strategies, share=1.0):
 
 tap_lines = st.builds(
     lambda code, probe, hashed: marks.marked(code, probe, "0" * 64 if hashed else None).encode(),
-    st.sampled_from(["if _specwire.on: _specwire.x(a, b)", "@_specwire.timed('x')", "from sglang.srt import _specwire", "é = 1"]),
+    st.sampled_from(
+        [
+            "if _specwire.on: _specwire.x(a, b)",
+            "@_specwire.timed('x')",
+            "from sglang.srt import _specwire",
+            "é = 1",
+        ]
+    ),
     st.sampled_from(["draft-input", "import", "x"]),
     st.booleans(),
 )
-pieces = st.one_of(st.binary(max_size=30), tap_lines, st.sampled_from([b"\n", b"\r", b"\r\n", b"\x0c", b"# specwire:", b'"""', b"\x85"]))
+pieces = st.one_of(
+    st.binary(max_size=30),
+    tap_lines,
+    st.sampled_from([b"\n", b"\r", b"\r\n", b"\x0c", b"# specwire:", b'"""', b"\x85"]),
+)
 
 
 @given_quickly(st.lists(pieces, max_size=12).map(b"".join), share=10)
@@ -57,7 +70,9 @@ def test_stripped(data):
 @given_quickly(st.binary(max_size=200), st.sets(st.integers(1, 20)), share=10)
 def test_without(data, lines):
     kept = marks.without(data, lines).splitlines(keepends=True)
-    assert kept == [line for number, line in enumerate(data.splitlines(keepends=True), 1) if number not in lines]
+    assert kept == [
+        line for number, line in enumerate(data.splitlines(keepends=True), 1) if number not in lines
+    ]
 
 
 @given_quickly(st.lists(pieces, max_size=12).map(b"".join), share=10)
@@ -82,12 +97,16 @@ def test_seal(rest):
 
 @st.composite
 def modules(draw, depth=0):
-    """Lines of a block, each with its depth: statements among comments, blank lines, strings and decorators."""
+    """Lines of a block, each with its depth: statements among comments, blanks, strings, decorators."""
     lines = []
     for _ in range(draw(st.integers(1, 4))):
-        kind = draw(st.sampled_from("simple simple comment blank semicolons string call def class if try".split()))
+        kind = draw(
+            st.sampled_from("simple simple comment blank semicolons string call def class if try".split())
+        )
         if kind == "simple":
-            lines.append((depth, draw(st.sampled_from([b"x = 1", b"pass", b"x += 1  # \xc3\xa9", b"global_ = 'y'"]))))
+            lines.append(
+                (depth, draw(st.sampled_from([b"x = 1", b"pass", b"x += 1  # \xc3\xa9", b"global_ = 'y'"])))
+            )
         elif kind == "comment":
             lines.append((draw(st.sampled_from([depth, 0])), b"# a comment"))
         elif kind == "blank":
@@ -95,7 +114,12 @@ def modules(draw, depth=0):
         elif kind == "semicolons":
             lines.append((depth, b"x = 1; y = 2;"))
         elif kind == "string":
-            lines += [(depth, b'"""text'), (0, b"# specwire:draft-input 00000000"), (0, b"if _specwire.on: x()"), (0, b'"""')]
+            lines += [
+                (depth, b'"""text'),
+                (0, b"# specwire:draft-input 00000000"),
+                (0, b"if _specwire.on: x()"),
+                (0, b'"""'),
+            ]
         elif kind == "call":
             lines += [(depth, b"print("), (0, b"  1,  # one"), (0, b")")]
         elif depth < 3:
@@ -118,13 +142,19 @@ def tapped_modules(draw):
     plain, tapped, inside = [], [], False
     for depth, text in lines:
         line = indent * depth + text + end
-        starts = not inside and text.strip() and not text.startswith((b"#", b"else", b"finally", b"except", b"@"))
+        starts = (
+            not inside and text.strip() and not text.startswith((b"#", b"else", b"finally", b"except", b"@"))
+        )
         inside = inside ^ (text.startswith((b'"""', b"print(")) or text == b")")
         if starts and not (plain and plain[-1].lstrip().startswith(b"@")) and draw(st.booleans()):
-            code = draw(st.sampled_from(["if _specwire.on: _specwire.x(self, a)", "_specwire.y()", "older(1)"]))
+            code = draw(
+                st.sampled_from(["if _specwire.on: _specwire.x(self, a)", "_specwire.y()", "older(1)"])
+            )
             tapped.append(indent * depth + marks.marked(code, "draft-input").encode() + end)
         if text.startswith((b"def", b"class")) and draw(st.booleans()) and not plain[-1:][:1] == [b"@"]:
-            tapped.append(indent * depth + marks.marked("@_specwire.timed('x')", "worker-profile").encode() + end)
+            tapped.append(
+                indent * depth + marks.marked("@_specwire.timed('x')", "worker-profile").encode() + end
+            )
         plain.append(line)
         tapped.append(line)
     return b"".join(plain), b"".join(tapped)
@@ -164,7 +194,16 @@ def test_taps_edited_by_a_hand_or_a_formatter(both, random):
             line = code.replace(b"(", b"(0, ") + mark + tail
         elif how == "reflowed" and b": " in code:
             head, call = code.split(b": ")
-            line = head + b":" + end + indent + b"    " + call.replace(b"(", b"(" + end + indent + b"        ") + mark + tail
+            line = (
+                head
+                + b":"
+                + end
+                + indent
+                + b"    "
+                + call.replace(b"(", b"(" + end + indent + b"        ")
+                + mark
+                + tail
+            )
         lines.append(line)
     file = TappedFile(b"".join(lines))
     assert all(each.cuts for each in file.found)
@@ -178,7 +217,7 @@ def test_taps_edited_by_a_hand_or_a_formatter(both, random):
 
 @st.composite
 def disguised(draw, source: bytes) -> bytes:
-    """The same program in another dress: comments, blank lines, other line ends, a mark at its front, no last line end."""
+    """The same program in another dress: comments, blank lines, other line ends, a mark at its front."""
     lines = source.splitlines()
     out = []
     for line in lines:
@@ -207,7 +246,7 @@ names = st.lists(st.sampled_from(sorted(surgery.probes())), min_size=1, max_size
 
 @given_quickly(trees, st.lists(st.tuples(st.booleans(), names), min_size=1, max_size=3))
 def test_any_order_of_applying_and_removing(files, steps):
-    """What is in the tree depends on which taps are in, not on how they came; without any, it is the original."""
+    """The tree depends on which taps are in, not on how they came; without any, it is the original."""
     with folder() as place:
         tree = make_tree(place, files)
         before, present = snapshot(place), set()
@@ -235,7 +274,13 @@ def test_edits_elsewhere_survive(files, data):
         expected = {}
         for name in ("sglang/srt/models/target.py", "sglang/srt/models/draft_eagle3.py"):
             end = b"\r\n" if b"\r\n" in tree.read(name) else b"\n"
-            addition = end + data.draw(st.sampled_from([b"extra = 1", b"def extra():" + end + b"    return '_x'", b"# a note"])) + end
+            addition = (
+                end
+                + data.draw(
+                    st.sampled_from([b"extra = 1", b"def extra():" + end + b"    return '_x'", b"# a note"])
+                )
+                + end
+            )
             tree.path(name).write_bytes(tree.read(name) + addition)
             expected[name] = files[name] + addition
         outcome = surgery.plan_remove(tree)

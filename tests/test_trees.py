@@ -1,4 +1,4 @@
-"""`apply`, `remove` and `status` on whole trees, from the command line, through what befalls a tree in its life."""
+"""`apply`, `remove` and `status` on whole trees, through what befalls a tree in its life."""
 
 import json
 import os
@@ -43,8 +43,19 @@ def run_json(run):
         code, out, err = run(*arguments, "--json")
         document = json.loads(out)
         assert document["schema"] == "specwire.tree/1"
-        assert set(document) >= {"tree", "engine", "version", "result", "sites", "files", "created", "deleted"}
-        assert all(set(site) >= {"probe", "file", "qualname", "line", "state", "why"} for site in document["sites"])
+        assert set(document) >= {
+            "tree",
+            "engine",
+            "version",
+            "result",
+            "sites",
+            "files",
+            "created",
+            "deleted",
+        }
+        assert all(
+            set(site) >= {"probe", "file", "qualname", "line", "state", "why"} for site in document["sites"]
+        )
         return code, document
 
     return call
@@ -99,7 +110,10 @@ def test_twice_is_already(tree, run_json):
 def test_more_probes_keep_the_old_ones(tree, run_json):
     run_json("apply", tree.root, "--probe", "draft-input")
     code, document = run_json("apply", tree.root, "--probe", "draft-fc", "--probe", "draft-input")
-    assert {(site["probe"], site["state"]) for site in document["sites"]} == {("draft-input", "already"), ("draft-fc", "applied")}
+    assert {(site["probe"], site["state"]) for site in document["sites"]} == {
+        ("draft-input", "already"),
+        ("draft-fc", "applied"),
+    }
     code, document = run_json("status", tree.root)
     assert {site["probe"] for site in document["sites"]} == {"draft-input", "draft-fc"}
 
@@ -109,7 +123,18 @@ def test_some_probes_leave(tree, run, run_json):
     applied(tree, ["draft-fc", "forward-end", "layer-capture"])
     some = snapshot(tree.root)
     applied(tree)
-    code, out, _ = run("remove", tree.root, "--probe", "draft-input", "--probe", "concat-full", "--probe", "concat-last", "--probe", "embedding-capture")
+    code, out, _ = run(
+        "remove",
+        tree.root,
+        "--probe",
+        "draft-input",
+        "--probe",
+        "concat-full",
+        "--probe",
+        "concat-last",
+        "--probe",
+        "embedding-capture",
+    )
     assert code == 0 and DONE not in out and "Other taps are still in" in out
     assert snapshot(tree.root) == some
     code, document = run_json("remove", tree.root)
@@ -159,7 +184,11 @@ def test_edits_elsewhere_survive(tree, run_json):
     assert (code, document["result"]) == (0, "already")
     code, document = run_json("remove", tree.root)
     assert (code, document["result"]) == (0, "removed")
-    assert document["proofs"] == {TAPPED[0]: "original-hash", DRAFT_NAME: "syntax-tree", TARGET_NAME: "syntax-tree"}
+    assert document["proofs"] == {
+        TAPPED[0]: "original-hash",
+        DRAFT_NAME: "syntax-tree",
+        TARGET_NAME: "syntax-tree",
+    }
     assert tree.read(TARGET_NAME) == TARGET.replace(b"A target", b"A better target")
     assert tree.read(DRAFT_NAME) == DRAFT.replace(b"return 1", b"return 2  # why not")
 
@@ -167,20 +196,35 @@ def test_edits_elsewhere_survive(tree, run_json):
 def test_edited_tap_goes_by_force_only(tree, run, run_json):
     original = snapshot(tree.root)
     applied(tree)
-    edit(tree, DRAFT_NAME, b"_specwire.fc_before(self, hidden_states, embeds)", b"_specwire.fc_before(self, hidden_states)")
+    edit(
+        tree,
+        DRAFT_NAME,
+        b"_specwire.fc_before(self, hidden_states, embeds)",
+        b"_specwire.fc_before(self, hidden_states)",
+    )
     before = snapshot(tree.root)
     for command in ("status", "remove", "apply"):
         code, document = run_json(command, tree.root)
         edited = [site for site in document["sites"] if site["state"] == "edited"]
-        assert [(site["probe"], site["file"], site["qualname"]) for site in edited] == [("draft-fc", DRAFT_NAME, "Draft.forward")]
+        assert [(site["probe"], site["file"], site["qualname"]) for site in edited] == [
+            ("draft-fc", DRAFT_NAME, "Draft.forward")
+        ]
         lines = document["edits"][DRAFT_NAME].splitlines()
         assert [line[0] for line in lines if "fc_before" in line] == ["-", "+"]
-        assert "fc_before(self, hidden_states, embeds)" in next(line for line in lines if line.startswith("-  "))
+        assert "fc_before(self, hidden_states, embeds)" in next(
+            line for line in lines if line.startswith("-  ")
+        )
         assert (code, document["result"]) == ((0, "partial") if command == "status" else (2, "refused"))
         assert document["files"] == {}
         assert snapshot(tree.root) == before
     code, out, _ = run("remove", tree.root)
-    assert code == 2 and "[EDITED] draft-fc" in out and "--force" in out and "Nothing was written." in out and DONE not in out
+    assert (
+        code == 2
+        and "[EDITED] draft-fc" in out
+        and "--force" in out
+        and "Nothing was written." in out
+        and DONE not in out
+    )
     code, out, _ = run("remove", tree.root, "--force")
     assert code == 0 and out.splitlines()[-1] == DONE
     assert snapshot(tree.root) == original
@@ -188,17 +232,31 @@ def test_edited_tap_goes_by_force_only(tree, run, run_json):
 
 def test_other_probes_go_beside_an_edited_one(tree, run_json):
     applied(tree)
-    edit(tree, DRAFT_NAME, b"_specwire.fc_before(self, hidden_states, embeds)", b"_specwire.fc_before(self, hidden_states)")
+    edit(
+        tree,
+        DRAFT_NAME,
+        b"_specwire.fc_before(self, hidden_states, embeds)",
+        b"_specwire.fc_before(self, hidden_states)",
+    )
     code, document = run_json("remove", tree.root, "--probe", "draft-input")
-    assert (code, document["result"], document["proofs"]) == (0, "removed", {DRAFT_NAME: "syntax-tree"}) or document["proofs"] == {
-        DRAFT_NAME: "original-hash"
-    }
-    assert b"draft_input" not in tree.read(DRAFT_NAME) and b"fc_before(self, hidden_states)" in tree.read(DRAFT_NAME)
+    assert (code, document["result"], document["proofs"]) == (
+        0,
+        "removed",
+        {DRAFT_NAME: "syntax-tree"},
+    ) or document["proofs"] == {DRAFT_NAME: "original-hash"}
+    assert b"draft_input" not in tree.read(DRAFT_NAME) and b"fc_before(self, hidden_states)" in tree.read(
+        DRAFT_NAME
+    )
 
 
 def test_what_does_more_than_report_stays(tree, run_json):
     applied(tree)
-    edit(tree, DRAFT_NAME, b"        return self.midlayer", b"        hidden_states = _specwire.seen(hidden_states)\n        return self.midlayer")
+    edit(
+        tree,
+        DRAFT_NAME,
+        b"        return self.midlayer",
+        b"        hidden_states = _specwire.seen(hidden_states)\n        return self.midlayer",
+    )
     before = snapshot(tree.root)
     code, document = run_json("remove", tree.root, "--force")
     assert (code, document["result"]) == (2, "failed")
@@ -208,8 +266,18 @@ def test_what_does_more_than_report_stays(tree, run_json):
 
 def test_tap_alone_in_its_block(tree, run_json):
     applied(tree)
-    edit(tree, "sglang/srt/layers/logits_processor.py", b"                aux_hidden_states = torch.cat(aux_hidden_states, dim=-1)\n", b"")
-    edit(tree, "sglang/srt/layers/logits_processor.py", b"                hidden_states_to_store = aux_hidden_states\n", b"")
+    edit(
+        tree,
+        "sglang/srt/layers/logits_processor.py",
+        b"                aux_hidden_states = torch.cat(aux_hidden_states, dim=-1)\n",
+        b"",
+    )
+    edit(
+        tree,
+        "sglang/srt/layers/logits_processor.py",
+        b"                hidden_states_to_store = aux_hidden_states\n",
+        b"",
+    )
     before = snapshot(tree.root)
     for force in ([], ["--force"]):
         code, document = run_json("remove", tree.root, *force)
@@ -220,7 +288,7 @@ def test_tap_alone_in_its_block(tree, run_json):
 
 
 def test_older_tree(tree, run, run_json):
-    """Taps and tap file of an older specwire: removed as they are, brought up to date where the probe is known."""
+    """Taps and tap file of an older specwire: removed as they are, brought up to date where known."""
     original = snapshot(tree.root)
     applied(tree, ["draft-input"])
     old_line = next(line for line in tree.read(DRAFT_NAME).splitlines() if b"draft-input" in line).strip()
@@ -239,7 +307,11 @@ def test_older_tree(tree, run, run_json):
             tree.path(name).write_bytes(data)
     edit(tree, DRAFT_NAME, old, old + b"\n        " + gone)
     code, document = run_json("status", tree.root)
-    assert (code, document["result"], {site["probe"] for site in document["sites"]}) == (0, "applied", {"draft-input", "long-gone"})
+    assert (code, document["result"], {site["probe"] for site in document["sites"]}) == (
+        0,
+        "applied",
+        {"draft-input", "long-gone"},
+    )
     code, document = run_json("apply", tree.root)
     assert (code, document["result"]) == (2, "refused")
     code, _, error = run("remove", tree.root, "--probe", "never-was")
@@ -248,7 +320,9 @@ def test_older_tree(tree, run, run_json):
     assert code == 0 and [site["probe"] for site in document["sites"]] == ["long-gone"]
     code, out, _ = run("remove", tree.root)
     assert code == 0 and out.splitlines()[-1] == DONE
-    assert {name: entry[2] for name, entry in snapshot(tree.root).items()} == {name: entry[2] for name, entry in original.items()}
+    assert {name: entry[2] for name, entry in snapshot(tree.root).items()} == {
+        name: entry[2] for name, entry in original.items()
+    }
 
 
 def test_tap_file_edited(tree, run, run_json):
@@ -302,7 +376,9 @@ def test_marks_of_another_hand(tree, run_json):
     original = snapshot(tree.root)
     applied(tree)
     code, document = run_json("status", tree.root)
-    assert document["result"] == "applied" and not [site for site in document["sites"] if "notes" in site["file"]]
+    assert document["result"] == "applied" and not [
+        site for site in document["sites"] if "notes" in site["file"]
+    ]
     assert removed(tree).clean
     assert snapshot(tree.root) == original
 
@@ -311,7 +387,9 @@ def test_file_that_is_not_utf8(tree, run, run_json):
     tree.path("sglang/srt/managers/bytes.py").write_bytes(b"# specwire: \xff\xfe\nx = '\xe9'\n")
     before = snapshot(tree.root)
     code, document = run_json("status", tree.root)
-    assert code == 0 and [site["state"] for site in document["sites"] if "bytes.py" in site["file"]] == ["edited"]
+    assert code == 0 and [site["state"] for site in document["sites"] if "bytes.py" in site["file"]] == [
+        "edited"
+    ]
     code, document = run_json("remove", tree.root, "--force")
     assert (code, document["result"]) == (2, "failed") and "no valid Python" in document["sites"][0]["why"]
     tree.path("sglang/srt/managers/bytes.py").write_bytes(b"")
@@ -332,7 +410,17 @@ def test_ways_to_name_a_tree(tmp_path, monkeypatch):
     (tmp_path / "link").symlink_to(checkout)
     (tmp_path / "named-otherwise").symlink_to(root / "sglang")
     monkeypatch.chdir(root)
-    names = [checkout, root, root / "sglang", f"{checkout}/", f"{root}/sglang/", ".", "sglang", "sglang/", "../../" + checkout.name]
+    names = [
+        checkout,
+        root,
+        root / "sglang",
+        f"{checkout}/",
+        f"{root}/sglang/",
+        ".",
+        "sglang",
+        "sglang/",
+        "../../" + checkout.name,
+    ]
     for name in [*names, tmp_path / "link", tmp_path / "named-otherwise"]:
         assert Tree.find(name).package.samefile(root / "sglang"), name
     monkeypatch.chdir(root / "sglang")
@@ -344,7 +432,7 @@ def test_ways_to_name_a_tree(tmp_path, monkeypatch):
 
 def test_installed(tmp_path, run_json, monkeypatch):
     site = make_tree(tmp_path / "env" / "site").root
-    elsewhere = make_tree(tmp_path / "elsewhere").root
+    elsewhere = make_tree(tmp_path / "elsewhere").root  # not what is found, although we are in it
     monkeypatch.setenv("PYTHONPATH", str(site))
     monkeypatch.chdir(elsewhere)
     assert run_json("status", "installed", "--python", sys.executable)[1]["tree"] == str(site)
@@ -363,7 +451,7 @@ def test_editable_install(tmp_path, monkeypatch):
 
 
 def test_names_with_spaces_and_more(tmp_path, run):
-    tree = make_tree(tmp_path / "söme where" / "it's \"here\"")
+    tree = make_tree(tmp_path / "söme where" / 'it\'s "here"')
     before = snapshot(tree.root)
     assert run("apply", tree.root)[0] == 0
     assert run("remove", tree.root)[0] == 0
@@ -372,7 +460,12 @@ def test_names_with_spaces_and_more(tmp_path, run):
 
 def test_line_ends_modes_and_boms(tmp_path):
     mixed = TARGET.replace(b"\n", b"\r\n", 4)
-    files = {**FILES, TARGET_NAME: b"\xef\xbb\xbf" + crlf(TARGET), DRAFT_NAME: crlf(DRAFT), "sglang/srt/models/mixed.py": mixed}
+    files = {
+        **FILES,
+        TARGET_NAME: b"\xef\xbb\xbf" + crlf(TARGET),
+        DRAFT_NAME: crlf(DRAFT),
+        "sglang/srt/models/mixed.py": mixed,
+    }
     tree = make_tree(tmp_path / "tree", files)
     tree.path(TARGET_NAME).chmod(0o755)
     tree.path(DRAFT_NAME).chmod(0o600)
@@ -406,17 +499,21 @@ def test_link_stays_a_link(tree, tmp_path):
 
 
 def test_git_sees_nothing(tmp_path, run):
-    tree = make_tree(tmp_path / "repo" / "python")
+    make_tree(tmp_path / "repo" / "python")
     git = ["git", "-C", tmp_path / "repo", "-c", "user.name=t", "-c", "user.email=t@t"]
     subprocess.run([*git, "init", "-q"], check=True)
     subprocess.run([*git, "add", "."], check=True)
     subprocess.run([*git, "commit", "-qm", "all"], check=True)
 
     def status():
-        return subprocess.run([*git, "status", "--porcelain", "--ignored"], check=True, capture_output=True, text=True).stdout
+        return subprocess.run(
+            [*git, "status", "--porcelain", "--ignored"], check=True, capture_output=True, text=True
+        ).stdout
 
     assert run("apply", tmp_path / "repo")[0] == 0
-    assert sorted(line.split()[-1] for line in status().splitlines()) == sorted(f"python/{name}" for name in (*TAPPED, marks.RUNTIME))
+    assert sorted(line.split()[-1] for line in status().splitlines()) == sorted(
+        f"python/{name}" for name in (*TAPPED, marks.RUNTIME)
+    )
     assert run("remove", tmp_path / "repo")[0] == 0
     assert status() == ""
 
@@ -435,8 +532,13 @@ def test_compiled_tap_file_goes(tree):
 
 def test_two_at_once(tree, run):
     before = snapshot(tree.root)
-    code = "import sys; from pathlib import Path; from specwire.transaction import locked\nwith locked(Path(sys.argv[1])): print('held', flush=True); sys.stdin.read()"
-    other = subprocess.Popen([sys.executable, "-c", code, tree.package], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    code = (
+        "import sys; from pathlib import Path; from specwire.transaction import locked\n"
+        "with locked(Path(sys.argv[1])): print('held', flush=True); sys.stdin.read()"
+    )
+    other = subprocess.Popen(
+        [sys.executable, "-c", code, tree.package], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
     try:
         assert other.stdout.readline() == "held\n"
         code, _, error = run("apply", tree.root)
@@ -468,7 +570,9 @@ def test_cut_off_change_is_put_right_and_told(tree, run):
     before = snapshot(tree.root)
     child = os.fork()
     if child == 0:
-        os.rename = lambda *_: os._exit(9) if ".specwire-" in str(_[0]) and _[0].suffix == ".new" else os.replace(*_)
+        os.rename = lambda *_: (
+            os._exit(9) if ".specwire-" in str(_[0]) and _[0].suffix == ".new" else os.replace(*_)
+        )
         outcome.write()
         os._exit(0)
     assert os.waitpid(child, 0)[1] != 0
@@ -502,7 +606,11 @@ def test_journal_from_elsewhere_reaches_nothing_outside(tree, tmp_path):
 
     victim = tmp_path / "victim"
     victim.write_bytes(b"x")
-    file = {"name": "../../victim", "before": None, "after": "2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881"}
+    file = {
+        "name": "../../victim",
+        "before": None,
+        "after": "2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881",
+    }
     document = {"schema": "specwire.journal/1", "token": "0000", "replace_links": False, "files": [file]}
     (tree.package / JOURNAL).write_text(json.dumps(document))
     with pytest.raises(SpecwireError, match="outside of the tree"):

@@ -53,8 +53,8 @@ def refuse_if_live(root: Path, force: bool, wait: float, note: Callable[[str], N
     if unreadable:
         many = len(unreadable) > 1
         note(
-            f"{len(unreadable)} Python process{'es' * many} of another user cannot be looked into (pid {_few(unreadable)}): "
-            f"whether {'one of them' if many else 'it'} runs from this tree is unknown"
+            f"{len(unreadable)} Python process{'es' * many} of another user cannot be looked into "
+            f"(pid {_few(unreadable)}): whether {'one' if many else 'it'} runs from the tree is unknown"
         )
     told = began - _TOLD_EVERY
     while running and not force and (left := began + wait - time.monotonic()) > 0:
@@ -67,8 +67,9 @@ def refuse_if_live(root: Path, force: bool, wait: float, note: Callable[[str], N
         note(f"going on although {_named(running)} runs from the tree")
     elif running:
         raise LiveServer(
-            f"{_named(running)} runs from {root / PACKAGE} ({running[0].evidence}). Stop it yourself, wait for it with "
-            "--wait SECONDS, or go on with --force: what is loaded stays as it is, what starts meanwhile may get some of both.",
+            f"{_named(running)} runs from {root / PACKAGE} ({running[0].evidence}). Stop it yourself, "
+            "wait for it with --wait SECONDS, or go on with --force: what is loaded stays as it is, "
+            "what starts meanwhile may get some of both.",
             running,
         )
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from specwire import marks
 from specwire.errors import SpecwireError
-from specwire.surgery import Outcome
+from specwire.outcome import Outcome
 from specwire.transaction import digest, locked, temporary
 from specwire.tree import MARKER, PACKAGE
 
@@ -44,7 +44,10 @@ def make_overlay(outcome: Outcome, where: str | os.PathLike[str], force: bool = 
             if old is not None:
                 shutil.rmtree(old)
     except OSError as error:
-        raise SpecwireError(f"{error.filename or place}: the view cannot be made ({error.strerror}). Make room or name another place.") from error
+        raise SpecwireError(
+            f"{error.filename or place}: the view cannot be made ({error.strerror}). "
+            "Make room or name another place."
+        ) from error
     return place
 
 
@@ -86,12 +89,14 @@ def _unused(folder: str) -> Iterator[bool]:
 
 @contextlib.contextmanager
 def _old_view(place: Path, tree: Path, force: bool) -> Iterator[Path | None]:
-    """Where an old view goes while its place is taken, locked until it is gone; None when nothing is there."""
+    """Where an old view goes while its place is taken, locked until it is gone; None without one."""
     if not os.path.lexists(place) or (place.is_dir() and not place.is_symlink() and not any(place.iterdir())):
         yield None
         return
     if place.is_symlink() or not (place / PACKAGE / MARKER).is_file():
-        raise SpecwireError(f"{place}: is there and is no view of specwire's. Name a new or an empty directory.")
+        raise SpecwireError(
+            f"{place}: is there and is no view of specwire's. Name a new or an empty directory."
+        )
     with locked(place / PACKAGE):
         if strange := next(_not_ours(place, tree, force), None):
             raise SpecwireError(
@@ -102,7 +107,7 @@ def _old_view(place: Path, tree: Path, force: bool) -> Iterator[Path | None]:
 
 
 def _not_ours(place: Path, tree: Path, force: bool) -> Iterator[Path]:
-    """What somebody put into a view: files beside the package, and real files that are no tapped file of the tree."""
+    """What somebody put into a view: files beside the package, and real files that specwire did not write."""
     yield from (entry for entry in sorted(place.iterdir()) if entry.name != PACKAGE)
     if force:
         return
@@ -118,7 +123,11 @@ def _is_ours(path: Path, origin: Path) -> bool:
     bare = marks.stripped(data)
     if path.match(f"*/{marks.RUNTIME}"):
         return marks.seal(data) == "intact"
-    return digest(bare) in {mark.original for mark in marks.marks(data)} or origin.is_file() and origin.read_bytes() == bare
+    return (
+        digest(bare) in {mark.original for mark in marks.marks(data)}
+        or origin.is_file()
+        and origin.read_bytes() == bare
+    )
 
 
 @contextlib.contextmanager

@@ -43,7 +43,11 @@ class Process:
 
     @cached_property
     def readable(self) -> bool:
-        return os.access(f"/proc/{self.pid}/environ", os.R_OK) and self.exe != "" and _can_read(f"/proc/{self.pid}/maps")
+        return (
+            os.access(f"/proc/{self.pid}/environ", os.R_OK)
+            and self.exe != ""
+            and _can_read(f"/proc/{self.pid}/maps")
+        )
 
     @cached_property
     def maps(self) -> frozenset[str]:
@@ -98,7 +102,9 @@ class Process:
         if kind == "module" and (value == PACKAGE or value.startswith(PACKAGE + ".")):
             return f"was started as -m {value}"
         pairs = zip(self.argv, self.argv[1:], strict=False)
-        if module := next((name for flag, name in pairs if flag == "-m" and name.startswith(PACKAGE + ".")), None):
+        if module := next(
+            (name for flag, name in pairs if flag == "-m" and name.startswith(PACKAGE + ".")), None
+        ):
             return f"was started with -m {module}"
         if kind == "code" and _IMPORTS.search(value.encode("utf-8", "surrogateescape")):
             return "its command imports sglang"
@@ -114,16 +120,24 @@ def processes() -> dict[int, Process]:
     found = {}
     for name in os.listdir("/proc"):
         if name.isdigit() and int(name) != os.getpid():
-            argv = [part.decode("utf-8", "surrogateescape") for part in _read(f"/proc/{name}/cmdline").split(b"\0")]
+            argv = [
+                part.decode("utf-8", "surrogateescape")
+                for part in _read(f"/proc/{name}/cmdline").split(b"\0")
+            ]
             while argv and not argv[-1].strip():
                 argv.pop()
             if argv:  # a kernel thread or a zombie has none
-                found[int(name)] = Process(int(name), _parent(name), tuple(argv), _link(f"/proc/{name}/exe").removesuffix(" (deleted)"))
+                found[int(name)] = Process(
+                    int(name),
+                    _parent(name),
+                    tuple(argv),
+                    _link(f"/proc/{name}/exe").removesuffix(" (deleted)"),
+                )
     return found
 
 
 def packages(process: Process, table: dict[int, Process]) -> Iterator[str]:
-    """The `sglang` that the process would import, as a path that we can open; and what that one is a view of."""
+    """The `sglang` that the process would import, as a path that we can open; and what it is a view of."""
     for place in search_path(process, table):
         package = process.inside(os.path.join(place, PACKAGE))
         if os.path.isfile(f"{package}/__init__.py"):
@@ -148,7 +162,9 @@ def search_path(process: Process, table: dict[int, Process]) -> list[str]:
     first += _first(process)
     first += [os.path.join(process.cwd, entry) for entry in environ.get("PYTHONPATH", "").split(":") if entry]
     sites = _sites(process, environ) + (_sites(parent, environ) if heir else [])
-    return list(dict.fromkeys([*first, *(place for site in sites for place in (site, *_links_of(process, site)))]))
+    return list(
+        dict.fromkeys([*first, *(place for site in sites for place in (site, *_links_of(process, site)))])
+    )
 
 
 def _first(process: Process) -> list[str]:
@@ -170,8 +186,15 @@ def _sites(process: Process, environ: dict[str, str]) -> list[str]:
         prefixes.append(os.path.dirname(os.path.dirname(process.exe)))
     for prefix in prefixes:
         outer = process.inside("/").rstrip("/")
-        for pattern in ("lib/python*/site-packages", "lib/python*/dist-packages", "lib/python3/dist-packages"):
-            found += [path.removeprefix(outer) for path in sorted(glob.glob(f"{glob.escape(outer + prefix)}/{pattern}"))]
+        for pattern in (
+            "lib/python*/site-packages",
+            "lib/python*/dist-packages",
+            "lib/python3/dist-packages",
+        ):
+            found += [
+                path.removeprefix(outer)
+                for path in sorted(glob.glob(f"{glob.escape(outer + prefix)}/{pattern}"))
+            ]
     return list(dict.fromkeys(found))
 
 

@@ -1,82 +1,22 @@
-"""Apply, remove and look at taps in a whole tree: plans first, proves the plan, then changes all files or none."""
+"""Apply, remove and look at taps in a whole tree: plans first, proves the plan, then all files or none."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from fnmatch import fnmatch
-from typing import Any
 
 from specwire import marks, registry, tapfile
-from specwire.errors import FAULT, OK, SpecwireError
+from specwire.errors import SpecwireError
+from specwire.outcome import Outcome
 from specwire.patch import unified
 from specwire.probe import Probe, Site
 from specwire.taps import Found, TappedFile, unchanged
-from specwire.transaction import Change, commit, digest
+from specwire.transaction import Change
 from specwire.tree import Tree
 
 Progress = Callable[[str], None]
-
-
-@dataclass
-class Outcome:
-    """What a command found or would do; `changes` hold whole files, in tree order.
-
-    `edits` shows, file by file, how edited taps differ from what `apply` would put there; `proofs` says what
-    shows that a file is what it was: `original-hash` or `syntax-tree`; `clean`: nothing of ours will be left.
-    """
-
-    tree: Tree
-    result: str
-    sites: list[Site] = field(default_factory=list)
-    changes: list[Change] = field(default_factory=list)
-    edits: dict[str, bytes] = field(default_factory=dict)
-    proofs: dict[str, str] = field(default_factory=dict)
-    clean: bool = False
-    why: str = ""
-
-    @property
-    def exit_code(self) -> int:
-        return FAULT if self.result in ("failed", "refused") else OK
-
-    def document(self) -> dict[str, Any]:
-        named = {self._name(change): change for change in self.changes}
-        return {
-            "schema": "specwire.tree/1",
-            "tree": str(self.tree.root),
-            "engine": "sglang",
-            "version": self.tree.version,
-            "result": self.result,
-            "why": self.why,
-            "sites": [vars(site) for site in self.sites],
-            "files": {
-                name: {"before": digest(change.before), "after": digest(change.after)} for name, change in named.items()
-            },
-            "created": [name for name, change in named.items() if change.before is None],
-            "deleted": [name for name, change in named.items() if change.after is None],
-            "proofs": self.proofs,
-            "edits": {name: diff.decode("utf-8", "replace") for name, diff in self.edits.items()},
-        }
-
-    def diff(self) -> bytes:
-        """A patch that `patch -p1` takes, run in the tree's root."""
-        return b"".join(
-            unified(change.before, change.after, f"a/{self._name(change)}", f"b/{self._name(change)}")
-            for change in self.changes
-            if change.path.suffix == ".py"
-        )
-
-    def write(self) -> list[str]:
-        """Make the changes, all or none; what could not be swept up afterwards is returned, mostly nothing."""
-        return commit(self.tree.package, self.changes, replace_links=self.tree.overlay)
-
-    def refused(self, why: str) -> Outcome:
-        """The same, with nothing to be written."""
-        return replace(self, result="refused", changes=[], clean=False, why=why)
-
-    def _name(self, change: Change) -> str:
-        return change.path.relative_to(self.tree.root).as_posix()
 
 
 def probes() -> dict[str, Probe]:
@@ -108,12 +48,16 @@ def plan_apply(tree: Tree, names: list[str], progress: Progress = lambda _: None
     files = _concerned(tree, known, names)
     for count, (name, file) in enumerate(files.items(), 1):
         progress(f"reading {count}/{len(files)} {name}")
-        if foreign := [each for each in file.found if not each.intact or each.probe not in (*known, marks.IMPORT)]:
+        if foreign := [
+            each for each in file.found if not each.intact or each.probe not in (*known, marks.IMPORT)
+        ]:
             _add_edited(outcome, [_edited(name, each) for each in foreign], name, _edit_diff(name, file))
             continue
         had = {each.probe for each in file.found}
         wanted = {
-            probe: recipe for probe, recipe in known.items() if probe in had or probe in names and _takes(recipe, name, file.data)
+            probe: recipe
+            for probe, recipe in known.items()
+            if probe in had or probe in names and _takes(recipe, name, file.data)
         }
         if stale or not wanted.keys() <= had or wanted.keys() & set(names):
             _add_rendered(outcome, name, file, wanted, names)
@@ -146,7 +90,9 @@ def plan_remove(tree: Tree, names: list[str] | None = None, force: bool = False)
         else:
             _add_removed(outcome, name, file, going, staying)
     if unknown:
-        raise SpecwireError(f"no probe and no tap in the tree is called {min(unknown)}. Probes are: {', '.join(probes())}.")
+        raise SpecwireError(
+            f"no probe and no tap in the tree is called {min(unknown)}. Probes are: {', '.join(probes())}."
+        )
     now = tapfile.read(tree)
     if now is not None and not remaining:
         _add_tap_file_leaving(outcome, now, force)
@@ -155,7 +101,7 @@ def plan_remove(tree: Tree, names: list[str] | None = None, force: bool = False)
 
 
 def status(tree: Tree) -> Outcome:
-    """What is in the tree, where, and whether a hand has been on it. Reads bytes; parses only tapped files."""
+    """What is in the tree, where, and whether a hand has been on it. Parses only tapped files."""
     outcome = Outcome(tree, "applied")
     for name, file in _tapped(tree):
         for each in file.found:
@@ -181,7 +127,7 @@ def status(tree: Tree) -> Outcome:
 
 
 def _concerned(tree: Tree, known: dict[str, Probe], names: list[str]) -> dict[str, TappedFile]:
-    """The files that hold something of ours, wherever they are, and those that a wanted probe may have a site in."""
+    """The files that hold something of ours, wherever, and those that a wanted probe may have a site in."""
     found = {}
     for name, data in tree.scan(b""):
         if name == marks.RUNTIME:
@@ -199,10 +145,14 @@ def _tapped(tree: Tree) -> Iterable[tuple[str, TappedFile]]:
 
 
 def _takes(probe: Probe, name: str, data: bytes) -> bool:
-    return any(fnmatch(name, pattern) for pattern in probe.files) and any(needle in data for needle in probe.needles)
+    return any(fnmatch(name, pattern) for pattern in probe.files) and any(
+        needle in data for needle in probe.needles
+    )
 
 
-def _add_rendered(outcome: Outcome, name: str, file: TappedFile, wanted: dict[str, Probe], names: list[str]) -> None:
+def _add_rendered(
+    outcome: Outcome, name: str, file: TappedFile, wanted: dict[str, Probe], names: list[str]
+) -> None:
     after, rendered = _rendered(name, file.without(file.found), wanted, outcome.tree.read)
     if marks.same_but_hash(after, file.data):
         after = file.data  # edited since elsewhere: its import line keeps the hash that it was given
@@ -223,16 +173,25 @@ def _add_rendered(outcome: Outcome, name: str, file: TappedFile, wanted: dict[st
 def _lines(file: TappedFile) -> Counter[tuple[str, str, bytes]]:
     """How often each tap is there: by probe, function and text."""
     return Counter(
-        (each.probe, each.qualname, file.lines[each.first - 1].strip()) for each in file.found if each.probe != marks.IMPORT
+        (each.probe, each.qualname, file.lines[each.first - 1].strip())
+        for each in file.found
+        if each.probe != marks.IMPORT
     )
 
 
-def _rendered(name: str, original: bytes, wanted: dict[str, Probe], *read: Callable[[str], bytes]) -> tuple[bytes, tuple[Site, ...]]:
-    from specwire.insert import render  # LibCST takes half a second to import: only when something is rendered
+def _rendered(
+    name: str, original: bytes, wanted: dict[str, Probe], *read: Callable[[str], bytes]
+) -> tuple[bytes, tuple[Site, ...]]:
+    from specwire.insert import (
+        render,
+    )  # LibCST takes half a second to import: only when something is rendered
 
     if marks.LITERAL in original:
         line = original[: original.index(marks.LITERAL)].count(b"\n") + 1
-        raise SpecwireError(f"{name}:{line}: holds the taps' own mark as text, so taps could not be told from it. Nothing was written.")
+        raise SpecwireError(
+            f"{name}:{line}: holds the taps' own mark as text, so taps could not be told from it. "
+            "Nothing was written."
+        )
     done = render(name, original, wanted, *read)
     return done.data, done.sites
 
@@ -240,7 +199,14 @@ def _rendered(name: str, original: bytes, wanted: dict[str, Probe], *read: Calla
 def _nowhere(names: list[str], known: dict[str, Probe], sites: list[Site]) -> list[Site]:
     have = {site.probe for site in sites}
     return [
-        Site(name, ", ".join(known[name].files), "", 0, "absent", f"no file of this release holds {_needles(known[name])}")
+        Site(
+            name,
+            ", ".join(known[name].files),
+            "",
+            0,
+            "absent",
+            f"no file of this release holds {_needles(known[name])}",
+        )
         for name in names
         if name not in have
     ]
@@ -255,7 +221,9 @@ def _applied(outcome: Outcome) -> Outcome:
     states = {site.state for site in outcome.sites}
     if "failed" in states or "edited" in states:
         outcome.result = "failed" if "failed" in states else "refused"
-        outcome.why = "" if "failed" in states else "edited taps are in; `specwire remove --force` takes them out"
+        outcome.why = (
+            "" if "failed" in states else "edited taps are in; `specwire remove --force` takes them out"
+        )
         outcome.changes = []
     elif not outcome.changes:
         outcome.result = "already" if "already" in states else "nothing"
@@ -275,7 +243,9 @@ def _parted(file: TappedFile, names: list[str] | None) -> tuple[list[Found], lis
     return (list(file.found), []) if names is None or taps else ([], list(file.found))
 
 
-def _add_removed(outcome: Outcome, name: str, file: TappedFile, going: list[Found], staying: list[Found]) -> None:
+def _add_removed(
+    outcome: Outcome, name: str, file: TappedFile, going: list[Found], staying: list[Found]
+) -> None:
     after = file.without(going)
     proof, problem = unchanged(file, going, after, staying)
     shown = [each for each in going if each.probe != marks.IMPORT] or going
@@ -310,10 +280,15 @@ def _removed(outcome: Outcome) -> Outcome:
     states = {site.state for site in outcome.sites}
     if "failed" in states or "edited" in states:
         outcome.result = "failed" if "failed" in states else "refused"
-        outcome.why = "" if "failed" in states else "taps have been edited; --force takes them out as they are"
+        outcome.why = (
+            "" if "failed" in states else "taps have been edited; --force takes them out as they are"
+        )
         outcome.changes, outcome.proofs, outcome.clean = [], {}, False
         # What was proven to be removable was not removed.
-        outcome.sites = [replace(site, state="applied", why="") if site.state == "removed" else site for site in outcome.sites]
+        outcome.sites = [
+            replace(site, state="applied", why="") if site.state == "removed" else site
+            for site in outcome.sites
+        ]
     elif not outcome.changes:
         outcome.result = "nothing"
     return outcome
@@ -330,7 +305,9 @@ def _add_edited(outcome: Outcome, sites: list[Site], name: str, diff: bytes) -> 
 
 def _edited(name: str, each: Found) -> Site:
     why = each.why or "a tap of a probe that this specwire does not know; remove it first"
-    return Site(each.probe, name, each.qualname, each.first, "edited", why + (f"; {each.stuck}" if each.stuck else ""))
+    return Site(
+        each.probe, name, each.qualname, each.first, "edited", why + (f"; {each.stuck}" if each.stuck else "")
+    )
 
 
 def _failed(name: str, each: Found, why: str) -> Site:
@@ -353,4 +330,6 @@ def _edit_diff(name: str, file: TappedFile) -> bytes:
 
 
 def _tap_file_diff(now: bytes) -> bytes:
-    return unified(tapfile.source(), now, f"as inserted/{marks.RUNTIME}", f"as it is/{marks.RUNTIME}", context=1)
+    return unified(
+        tapfile.source(), now, f"as inserted/{marks.RUNTIME}", f"as it is/{marks.RUNTIME}", context=1
+    )

@@ -1,4 +1,4 @@
-"""The file that taps call, in a tree: put in, told from others, taken out with what Python compiled from it."""
+"""The file that taps call, in a tree: put in, told from others, taken out with its compiled form."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ def read(tree: Tree) -> bytes | None:
         return path.read_bytes()
     except FileNotFoundError:
         if os.path.islink(path):
-            raise SpecwireError(f"{path}: a link that leads nowhere is in the way. Delete it. Nothing was written.") from None
+            raise SpecwireError(
+                f"{path}: a link that leads nowhere is in the way. Delete it. Nothing was written."
+            ) from None
         return None
     except OSError as error:
         raise SpecwireError(f"{path}: cannot be read ({error.strerror}). Nothing was written.") from error
@@ -40,7 +42,11 @@ def edited(data: bytes) -> Site | None:
     state = marks.seal(data)
     if state == "intact":
         return None
-    why = "the tap file is not as it was written" if state == "edited" else "a file that is not specwire's is in the tap file's place"
+    why = (
+        "the tap file is not as it was written"
+        if state == "edited"
+        else "a file that is not specwire's is in the tap file's place"
+    )
     return Site(PROBE, marks.RUNTIME, "", 1, "edited" if state == "edited" else "failed", why)
 
 

@@ -11,16 +11,14 @@ from __future__ import annotations
 import ast
 import io
 import tokenize
-from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from itertools import accumulate
 
 from specwire import marks
-from specwire.transaction import digest
-
-NAME = marks.NAME.decode()
-_Block = (ast.stmt, ast.ExceptHandler, ast.match_case)
+from specwire.journal import digest
+from specwire.uses import BLOCK, stuck, uses
 
 
 @dataclass(frozen=True)
@@ -62,10 +60,15 @@ class TappedFile:
 
     def __init__(self, data: bytes) -> None:
         self.data = data
-        self.lines = data.splitlines(keepends=True)
-        self._starts = [0]
-        for line in self.lines:
-            self._starts.append(self._starts[-1] + len(line))
+
+    @cached_property
+    def lines(self) -> list[bytes]:
+        return self.data.splitlines(keepends=True)
+
+    @cached_property
+    def _starts(self) -> list[int]:
+        """Where each line begins, and where the last one ends."""
+        return [0, *accumulate(map(len, self.lines))]
 
     @cached_property
     def module(self) -> ast.Module | None:
@@ -113,13 +116,15 @@ class TappedFile:
         qualname = qualnames(self.module)
         seen: set[int] = set()
         lines = [number for number, line in enumerate(self.lines, 1) if marks.NAME in line]
-        for use in _uses(self.module, lines):
+        for use in uses(self.module, lines):
             own = [marked[line] for line in range(use.lineno, use.end_lineno + 1) if line in marked]
             seen |= {mark.line for mark in own}
             yield self._use(use, own, qualname(use.lineno))
         rest = [mark for line, mark in marked.items() if line not in seen]
         whole = {node.lineno: node for node in _statements(self.module)} if rest else {}
-        comments = self._comments() if any(not mark.intact or mark.line not in whole for mark in rest) else set()
+        comments = (
+            self._comments() if any(not mark.intact or mark.line not in whole for mark in rest) else set()
+        )
         for mark in rest:
             node = whole.get(mark.line)
             if mark.intact and node is not None and node.end_lineno == mark.line:
@@ -136,13 +141,15 @@ class TappedFile:
         why = "the line is not as it was inserted" if own else "it uses the taps' name and has no mark"
         if use.end_lineno > use.lineno and own:
             why = f"what was one line is {use.end_lineno - use.lineno + 1} now: reformatted or edited"
-        stuck = _stuck(use) or self._sharing(use)
-        cuts = () if stuck else ((self._starts[use.lineno - 1], self._starts[use.end_lineno]),)
-        return Found(probe, use.lineno, use.end_lineno, where, False, why, stuck, cuts, use, original)
+        kept = stuck(use) or self._sharing(use)
+        cuts = () if kept else ((self._starts[use.lineno - 1], self._starts[use.end_lineno]),)
+        return Found(probe, use.lineno, use.end_lineno, where, False, why, kept, cuts, use, original)
 
     def _tap(self, mark: marks.Mark, node: ast.AST, where: str) -> Found:
         cuts = ((self._starts[mark.line - 1], self._starts[mark.line]),)
-        return Found(mark.probe, mark.line, mark.line, where, True, cuts=cuts, node=node, original=mark.original)
+        return Found(
+            mark.probe, mark.line, mark.line, where, True, cuts=cuts, node=node, original=mark.original
+        )
 
     def _comment(self, mark: marks.Mark, where: str) -> Found:
         """A mark that lost its tap: the comment goes, and the line with it when nothing else is on it."""
@@ -153,10 +160,12 @@ class TappedFile:
         if code.strip(b" \t\x0c") and not commented_out:
             start, end = start + len(code), end - len(line[len(line.rstrip(b"\r\n")) :])
         why = "a mark without its tap"
-        return Found(mark.probe, mark.line, mark.line, where, False, why, "", ((start, end),), None, mark.original)
+        return Found(
+            mark.probe, mark.line, mark.line, where, False, why, "", ((start, end),), None, mark.original
+        )
 
     def _by_lines(self) -> Iterator[Found]:
-        """All that can be said about a file that does not parse: marked lines, to be proven by hash or not at all."""
+        """Of a file that does not parse: its marked lines, to be proven by hash or not at all."""
         for mark in marks.marks(self.data):
             cuts = ((self._starts[mark.line - 1], self._starts[mark.line]),)
             why = "" if mark.intact else "the line is not as it was inserted"
@@ -169,7 +178,9 @@ class TappedFile:
         except (tokenize.TokenError, SyntaxError):
             return set()
         literal = marks.LITERAL.decode()
-        return {token.start[0] for token in tokens if token.type == tokenize.COMMENT and literal in token.string}
+        return {
+            token.start[0] for token in tokens if token.type == tokenize.COMMENT and literal in token.string
+        }
 
     # --- taking out ----------------------------------------------------------------------------------
 
@@ -195,8 +206,8 @@ class TappedFile:
                 if isinstance(block, list) and block and not isinstance(node, ast.Module):
                     if all(_place(each) in gone for each in block):
                         return (
-                            f"it is all that is left in the block at line {block[0].lineno}, whose other statements "
-                            "are gone: put one back, or delete the block by hand"
+                            f"it is all that is left in the block at line {block[0].lineno}, whose other "
+                            "statements are gone: put one back, or delete the block by hand"
                         )
         return ""
 
@@ -215,108 +226,6 @@ def unchanged(file: TappedFile, going: list[Found], after: bytes, staying: list[
         return "original-hash", ""
     problem = file.unproven(going, after)
     return ("", problem) if problem else ("syntax-tree", "")
-
-
-def _uses(node: ast.AST, lines: list[int]) -> Iterator[ast.AST]:
-    """The outermost statements and the decorators that use the reserved name, which stands on `lines`."""
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.stmt):
-            decorators = getattr(child, "decorator_list", ())
-            first = min([child.lineno, *(each.lineno for each in decorators)])
-            if bisect_left(lines, first) == bisect_right(lines, child.end_lineno):
-                continue
-            yield from (each for each in decorators if _names_us(each))
-            if any(_names_us(part) for part in _header(child)):
-                yield child
-                continue
-        if isinstance(child, _Block):
-            yield from _uses(child, lines)
-
-
-def _header(statement: ast.stmt) -> Iterator[ast.AST]:
-    """A statement's own parts, without the blocks and decorators that it holds."""
-    if not any(isinstance(child, _Block) for child in ast.iter_child_nodes(statement)):
-        yield statement
-        return
-    decorators = getattr(statement, "decorator_list", ())
-    for child in ast.iter_child_nodes(statement):
-        if isinstance(child, ast.ExceptHandler):
-            yield from [child.type] if child.type else []
-        elif isinstance(child, ast.match_case):
-            yield from [child.pattern, child.guard] if child.guard else [child.pattern]
-        elif not isinstance(child, ast.stmt) and child not in decorators:
-            yield child
-
-
-def _names_us(node: ast.AST) -> bool:
-    for part in ast.walk(node):
-        if isinstance(part, ast.Name) and part.id == NAME:
-            return True
-        if isinstance(part, ast.Attribute) and part.attr == NAME or isinstance(part, ast.arg) and part.arg == NAME:
-            return True
-        if isinstance(part, (ast.Global, ast.Nonlocal)) and NAME in part.names:
-            return True
-        if isinstance(part, ast.alias) and NAME in (*part.name.split("."), part.asname):
-            return True
-        if isinstance(part, ast.ImportFrom) and NAME in (part.module or "").split("."):
-            return True
-    return False
-
-
-def _stuck(use: ast.AST) -> str:
-    """Why this use does more than call the tap file; empty when it does not."""
-    if isinstance(use, ast.expr):
-        return "" if _rooted(use.func if isinstance(use, ast.Call) else use) else "the decorator does more than call the tap file"
-    if isinstance(use, (ast.Import, ast.ImportFrom)):
-        if len(use.names) > 1:
-            return "the import binds other names too: take _specwire out of it by hand"
-        bound = use.names[0].asname or use.names[0].name
-        return "" if bound == NAME else f"the import binds {bound}, which other code may use"
-    if isinstance(use, ast.If):
-        if use.orelse:
-            return "an `else` hangs on it"
-        if not _switch(use.test):
-            return "its test asks for more than `_specwire.on`"
-        other = next((each for each in use.body if not _reports(each)), None)
-        return f"line {other.lineno} below it does more than report" if other is not None else ""
-    return "" if _sets(use) or (_reports(use) and _calls_us(use)) else "the statement does more than call the tap file"
-
-
-def _rooted(node: ast.AST) -> bool:
-    while isinstance(node, ast.Attribute):
-        node = node.value
-    return isinstance(node, ast.Name) and node.id == NAME
-
-
-def _switch(test: ast.expr) -> bool:
-    """`_specwire.on`, alone or as the first of an `and`: nothing else is evaluated while it is off."""
-    if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
-        return _rooted(test.values[0]) and not _binds(test)
-    return _rooted(test)
-
-
-def _reports(statement: ast.stmt) -> bool:
-    """An expression whose value nobody takes, or such expressions behind a test; it binds nothing."""
-    if isinstance(statement, ast.If):
-        return not statement.orelse and not _binds(statement.test) and all(map(_reports, statement.body))
-    return isinstance(statement, ast.Pass) or (isinstance(statement, ast.Expr) and not _binds(statement))
-
-
-def _calls_us(statement: ast.stmt) -> bool:
-    return isinstance(statement.value, ast.Call) and _rooted(statement.value.func) if isinstance(statement, ast.Expr) else False
-
-
-def _sets(statement: ast.stmt) -> bool:
-    """`_specwire.on = True`, by hand: it reaches the tap file alone."""
-    return (
-        isinstance(statement, ast.Assign)
-        and isinstance(statement.value, ast.Constant)
-        and all(isinstance(target, ast.Attribute) and _rooted(target) for target in statement.targets)
-    )
-
-
-def _binds(node: ast.AST) -> bool:
-    return any(isinstance(part, (ast.NamedExpr, ast.Await, ast.Yield, ast.YieldFrom)) for part in ast.walk(node))
 
 
 def _statements(module: ast.Module) -> Iterator[ast.AST]:
@@ -346,5 +255,5 @@ def _spans(node: ast.AST, prefix: str) -> Iterator[tuple[int, int, str]]:
         if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             name = f"{prefix}.{child.name}" if prefix else child.name
             yield min([child.lineno, *(each.lineno for each in child.decorator_list)]), child.end_lineno, name
-        if isinstance(child, _Block):
+        if isinstance(child, BLOCK):
             yield from _spans(child, name)

@@ -65,7 +65,7 @@ class Tree:
 
     @property
     def overlay(self) -> bool:
-        """Whether this is a view that specwire made: its files are links into another tree, which is not to be touched."""
+        """Whether this is a view that specwire made: links into another tree, which is not to be touched."""
         return (self.package / MARKER).is_file()
 
     def path(self, name: str) -> Path:
@@ -75,7 +75,7 @@ class Tree:
         return self.path(name).read_bytes()
 
     def python_files(self, under: str = PACKAGE) -> Iterator[str]:
-        """Names of the `.py` files below `under`, in a stable order; links to directories are not followed."""
+        """Names of the `.py` files below `under`, in a stable order. No links to directories are followed."""
         folder = self.root / under
         try:
             with os.scandir(folder) as listing:
@@ -83,7 +83,9 @@ class Tree:
         except FileNotFoundError:
             return
         except OSError as error:
-            raise SpecwireError(f"{folder}: cannot be listed ({error.strerror}), so what is below stays unknown.") from error
+            raise SpecwireError(
+                f"{folder}: cannot be listed ({error.strerror}), so what is below stays unknown."
+            ) from error
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):
                 if entry.name != "__pycache__":
@@ -110,7 +112,9 @@ class Tree:
             except FileNotFoundError:
                 continue  # it went while we were looking
             except OSError as error:
-                raise SpecwireError(f"{path}: cannot be read ({error.strerror}), so what it holds stays unknown.") from error
+                raise SpecwireError(
+                    f"{path}: cannot be read ({error.strerror}), so what it holds stays unknown."
+                ) from error
             if data.find(word) >= 0:
                 yield name, data
 
@@ -123,13 +127,16 @@ def _installed(python: str) -> Path:
     """The directory that holds the `sglang` that `python` would import, asked of that interpreter."""
     # Without the empty entry, which would find a `sglang` folder of the directory that we happen to be in.
     code = (
-        "import sys; sys.path = [p for p in sys.path if p]; import importlib.util as u; s = u.find_spec('sglang');"
+        "import sys; sys.path = [p for p in sys.path if p];"
+        "import importlib.util as u; s = u.find_spec('sglang');"
         "print((list(s.submodule_search_locations or ()) or [''])[0] if s else '')"
     )
     try:
         done = subprocess.run([python, "-c", code], capture_output=True, text=True, timeout=60)
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise SpecwireError(f"{python}: cannot be run ({error}). Name a Python interpreter with --python.") from error
+        raise SpecwireError(
+            f"{python}: cannot be run ({error}). Name a Python interpreter with --python."
+        ) from error
     place = done.stdout.strip().splitlines()[-1] if done.stdout.strip() else ""
     if not place:
         raise SpecwireError(
@@ -138,5 +145,7 @@ def _installed(python: str) -> Path:
         )
     package = Path(place)
     if package.name != PACKAGE or not _is_package(package):
-        raise SpecwireError(f"{place}: what {python} would import as sglang, but no SGLang source: no sglang/srt in it.")
+        raise SpecwireError(
+            f"{place}: what {python} would import as sglang, but no SGLang source: no sglang/srt in it."
+        )
     return package.parent

@@ -10,7 +10,7 @@ from specwire.cli import _options as options
 from specwire.errors import FAULT, SpecwireError
 from specwire.live import LiveServer, refuse_if_live
 from specwire.overlay import sweep
-from specwire.surgery import Outcome
+from specwire.outcome import Outcome
 from specwire.transaction import Recovery, locked, pending, recover
 from specwire.tree import Tree
 
@@ -38,18 +38,24 @@ def unchanged_view(named: str, python: str | None) -> contextlib.AbstractContext
     """The tree for a command that was told to write nothing: not even what a killed run left is put right."""
     tree = Tree.find(named, python)
     if pending(tree.package):
-        raise SpecwireError(f"{tree.package}: an earlier change was cut off. Run `specwire status` on it first: it puts that right.")
+        raise SpecwireError(
+            f"{tree.package}: an earlier change was cut off. `specwire status` puts that right."
+        )
     return contextlib.nullcontext(tree)
 
 
-def write_guarded(outcome: Outcome, write: Callable[[], object], force: bool, wait: float | None, quiet: bool) -> Outcome:
+def write_guarded(
+    outcome: Outcome, write: Callable[[], object], force: bool, wait: float | None, quiet: bool
+) -> Outcome:
     """Write, unless a process runs from the tree: then the outcome is `refused`, and says who."""
     try:
         refuse_if_live(outcome.tree.root, force, wait or 0.0, lambda text: options.note(text, quiet))
     except LiveServer as error:
         return outcome.refused(str(error))
     for name in write() or ():
-        options.note(f"{name}: could not be deleted yet; the next specwire command on the tree tries again", quiet)
+        options.note(
+            f"{name}: could not be deleted yet; the next specwire command on the tree tries again", quiet
+        )
     return outcome
 
 
@@ -72,7 +78,9 @@ def _print(outcome: Outcome, dry_run: bool) -> None:
     for site in outcome.sites:
         mark = _MARKS.get(site.state, f"[{site.state}]")
         place = f"{site.file}:{site.line}" if site.line else site.file
-        print(f"{mark} {site.probe} {place} {site.qualname}".rstrip() + (f" - {site.why}" if site.why else ""))
+        print(
+            f"{mark} {site.probe} {place} {site.qualname}".rstrip() + (f" - {site.why}" if site.why else "")
+        )
     for diff in outcome.edits.values():
         sys.stdout.flush()
         sys.stdout.buffer.write(diff)

@@ -11,10 +11,28 @@ from specwire.probe import GROUPS
 
 @click.command()
 @options.tree_argument
-@click.option("--probe", "names", multiple=True, metavar="NAME", help="Insert this probe; may be repeated. See `specwire probes`.")
-@click.option("--group", "groups", multiple=True, type=click.Choice(GROUPS), help="Insert a whole group [default: debug].")
-@click.option("--overlay", metavar="DIR", help="Leave TREE alone; make a patched view of it in DIR, fit for PYTHONPATH.")
-@click.option("--force", is_flag=True, help="Write even though a process runs from the tree; discard edits in an old view.")
+@click.option(
+    "--probe",
+    "names",
+    multiple=True,
+    metavar="NAME",
+    help="Insert this probe; may be repeated. See `specwire probes`.",
+)
+@click.option(
+    "--group",
+    "groups",
+    multiple=True,
+    type=click.Choice(GROUPS),
+    help="Insert a whole group [default: debug].",
+)
+@click.option(
+    "--overlay", metavar="DIR", help="Leave TREE alone; make a patched view of it in DIR, fit for PYTHONPATH."
+)
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Write even though a process runs from the tree; discard edits in an old view.",
+)
 @options.wait
 @options.as_json
 @options.show_diff
@@ -29,10 +47,14 @@ def command(tree, python, names, groups, overlay, force, wait, as_json, show_dif
     \b
     Example: specwire apply installed --group debug
              specwire apply ~/sglang --probe draft-input --diff
-             specwire apply installed --overlay /tmp/view && PYTHONPATH=/tmp/view python -m sglang.launch_server ...
+             specwire apply installed --overlay /tmp/view   # then: PYTHONPATH=/tmp/view python -m sglang...
     """
     only_look = dry_run or show_diff
-    opened = trees.unchanged_view(tree, python) if only_look else trees.opened(tree, python, quiet, writes=not overlay)
+    opened = (
+        trees.unchanged_view(tree, python)
+        if only_look
+        else trees.opened(tree, python, quiet, writes=not overlay)
+    )
     with opened as found:
         outcome = surgery.plan_apply(found, surgery.chosen(names, groups), options.progress(quiet))
         if outcome.exit_code == 0 and not only_look:

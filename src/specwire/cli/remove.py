@@ -9,8 +9,14 @@ from specwire.cli import _trees as trees
 
 @click.command()
 @options.tree_argument
-@click.option("--probe", "names", multiple=True, metavar="NAME", help="Remove only this probe's taps; may be repeated.")
-@click.option("--force", is_flag=True, help="Also remove taps that somebody has edited, and while a process runs from the tree.")
+@click.option(
+    "--probe", "names", multiple=True, metavar="NAME", help="Remove only this probe's taps; may be repeated."
+)
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Also remove taps that somebody has edited, and while a process runs from the tree.",
+)
 @options.wait
 @options.as_json
 @options.show_diff
