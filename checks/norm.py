@@ -6,13 +6,14 @@ Fix: hand on the states as they were in training, before the norm.
 """
 
 from specwire.case import Case
-from specwire.evidence import Cause, Evidence
+from specwire.evidence import Cause, Evidence, NotSeen
 from specwire.fits import norm_weight
+from specwire.hints import static_cause
 
 
 def check(evidence: Evidence) -> Cause | None:
     if not evidence.off or evidence.slot_count != len(evidence.trained):
-        return None
+        return static_cause(evidence, "norm") or _before_fc(evidence)
     fix = "hand on the states as training had them: before the norm, or with it if the golden is normed"
     for slot in evidence.off:
         k = evidence.trained[slot]
@@ -23,6 +24,18 @@ def check(evidence: Evidence) -> Cause | None:
         return None
     return Cause("certain", f"slots {list(evidence.off)}: {fitted[0]}, exact within the noise floor on rows that the weights were not fitted to",
                  fix, steps=3)
+
+
+def _before_fc(evidence: Evidence) -> Cause | None:
+    """The draft's own norms before `fc`, when its checkpoint was given and has some."""
+    try:
+        run = evidence.draft.fc_run
+    except NotSeen:
+        return None
+    if run not in ("with the norms", "without the norms"):
+        return None
+    return Cause("certain", f"fc ran {run} before it, which is not what the draft's config says",
+                 "set norm_before_fc or fc_norm in the draft's config.json as it was in training, and use a release that reads it", steps=1)
 
 
 def _fitted(evidence: Evidence, slot: int) -> str | None:
@@ -41,5 +54,6 @@ def _normed(states, world):
 CAUGHT = [
     Case("last slot after the final norm", slots=(3, 7, "final_norm"), trained=(3, 7, 12)),
     Case("every slot normed", alter=_normed, dtype="bfloat16"),
+    Case("the draft's norms before fc are skipped", draft_run={"norms": "skipped"}),
 ]
-CLEAN = [Case("as trained"), Case("another layer", slots=(2, 6, 9)), Case("final states alone", slots=("final_norm",))]
+CLEAN = [Case("as trained"), Case("norms before fc", draft_run={"norms": "there"}), Case("another layer", slots=(2, 6, 9)), Case("final states alone", slots=("final_norm",))]

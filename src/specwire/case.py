@@ -36,7 +36,7 @@ class Case:
     `alter(states, world)` takes and gives the concat of one prompt, [n, slots * hidden]; `per_rank(rank, states, world)`
     likewise, for each rank. `known` and `residuals` say what the golden holds, `id_shift` by how much the
     draft's token ids are shifted, `positions(ids)` gives other positions than 0, 1, ..., `forward_end` is metadata of such an
-    event. `context` is for `make_context`; in it `draft` is a config and `draft_weights` maps names to shapes.
+    event, `draft_run` says how a small draft is run, see `specwire.case_draft`. `context` is for `make_context`; in it `draft` is a config and `draft_weights` maps names to shapes.
     """
 
     name: str
@@ -51,6 +51,7 @@ class Case:
     id_shift: int = 1
     positions: Callable[[Sequence[int]], Sequence[int]] | None = None
     forward_end: Mapping[str, Any] | None = None
+    draft_run: Mapping[str, Any] | None = None
     context: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -83,7 +84,13 @@ def evidence_of(case: Case, folder: Path) -> Evidence:
         for prompt, ids in enumerate(PROMPTS):
             world = World(prompt, _heard(prompt, NOISE[case.dtype]))
             positions = case.positions(ids) if case.positions else range(len(ids))
-            write_prefill(capture, rank, case.ranks, prompt, ids, concat(case, world, rank), case.id_shift, positions)
+            states = concat(case, world, rank)
+            if case.draft_run is not None:
+                from specwire.case_draft import write_draft_run
+
+                write_draft_run(folder, capture, rank, prompt, ids, states, case.draft_run)
+                continue
+            write_prefill(capture, rank, case.ranks, prompt, ids, states, case.id_shift, positions)
         if case.forward_end:
             write_event(capture, rank, len(PROMPTS), "forward-end", {"hidden_states": world["final_norm"]}, **case.forward_end)
     return gather(open_golden(golden), open_capture(capture), context_of(case, folder))
@@ -95,7 +102,9 @@ def context_of(case: Case, folder: Path) -> Context:
 
     options = dict(case.context)
     weights = {name: torch.zeros(shape) for name, shape in options.pop("draft_weights", {}).items()}
-    if "draft" in options:
+    if case.draft_run is not None:
+        options |= {"draft": folder / "draft", "target": folder / "target"}
+    elif "draft" in options:
         place = folder / "draft"
         place.mkdir(exist_ok=True)
         (place / "config.json").write_text(json.dumps(options["draft"]))

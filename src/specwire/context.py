@@ -7,11 +7,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from specwire.errors import SpecwireError
 from specwire.model_files import checkpoint, draft_layer_ids, read_config, target_name
 from specwire.tensorfile import TensorFile
+
+if TYPE_CHECKING:
+    from specwire.preflight.verdicts import Check
+    from specwire.tree import Tree
 
 _ALIASES = {
     "speculative_algo": "speculative_algorithm", "speculative_draft_model": "speculative_draft_model_path", "tp": "tp_size",
@@ -35,6 +39,7 @@ class Context:
     version: str | None = None
     rule: Rule | None = None
     accept_length: float | None = None
+    tree: Tree | None = None
 
     @property
     def algorithm(self) -> str | None:
@@ -55,6 +60,18 @@ class Context:
         """The draft checkpoint's tensors by name; none when no directory was given, or it holds no safetensors."""
         return checkpoint(self.draft_dir) if self.draft_dir else {}
 
+    @cached_property
+    def target_tensors(self) -> dict[str, TensorFile]:
+        """The target checkpoint's tensors by name, likewise."""
+        return checkpoint(self.target_dir) if self.target_dir else {}
+
+    @cached_property
+    def static(self) -> dict[str, Check]:
+        """What preflight finds wrong without a run, by id; nothing unless target, draft and tree are known."""
+        if not (self.tree and self.target_dir and self.draft_dir):
+            return {}
+        return static_faults(self.tree, self.target_dir, self.draft_dir)
+
     @property
     def target_name(self) -> str | None:
         return target_name(self.target_dir) if self.target_dir else None
@@ -73,11 +90,18 @@ class Context:
 def make_context(
     *, target: Path | str | None = None, draft: Path | str | None = None, launch: str | Mapping[str, Any] | None = None,
     version: str | None = None, rule: Rule | None = None, accept_length: float | None = None,
+    tree: Tree | None = None,
 ) -> Context:
-    """Read the configs that were named; SpecwireError when one of them cannot be read."""
+    """Read the configs that were named; SpecwireError when one of them cannot be read.
+
+    A tree gives its version and, with a target, its layer-id rule, unless these are given.
+    """
+    if tree is not None:
+        version = version or tree.version
+        rule = rule or (tree_rule(tree, Path(target)) if target else None)
     return Context(
         launch_arguments(launch), Path(target) if target else None, Path(draft) if draft else None,
-        read_config(target) if target else None, read_config(draft) if draft else None, version, rule, accept_length,
+        read_config(target) if target else None, read_config(draft) if draft else None, version, rule, accept_length, tree,
     )
 
 
@@ -102,3 +126,30 @@ def launch_arguments(launch: str | Mapping[str, Any] | None) -> dict[str, str]:
 def _argument(name: str) -> str:
     name = name.lstrip("-").replace("-", "_")
     return _ALIASES.get(name, name)
+
+
+def tree_rule(tree: Tree, target: Path) -> Rule | None:
+    """Which boundaries `tree` captures for given layer ids of this target, read from its source; None when it cannot be read."""
+    from specwire.preflight.rule import captured_boundaries
+
+    config = read_config(target)
+
+    def rule(ids: Sequence[int] | None) -> Sequence[int] | None:
+        return captured_boundaries(tree, config["architectures"], config, None if ids is None else list(ids)).captured
+
+    try:
+        rule(None)
+    except (SpecwireError, KeyError):
+        return None
+    return rule
+
+
+def static_faults(tree: Tree, target: Path, draft: Path) -> dict[str, Check]:
+    """Preflight's faults on the draft's own files, by id."""
+    from specwire.preflight import check_serving, check_vocabulary, check_weights
+    from specwire.preflight.facts import gather
+    from specwire.preflight.interpreter.modules import Source
+
+    facts = gather(Source(tree), target, draft, None, None)
+    checks = [found for module in (check_vocabulary, check_weights, check_serving) for found in module.check(facts)]
+    return {check.id: check for check in checks if check.state == "fault"}

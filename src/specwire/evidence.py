@@ -16,6 +16,8 @@ from specwire.noise import Floor, floor
 if TYPE_CHECKING:
     import torch
 
+    from specwire.draft_side import DraftSide
+
 @dataclass(frozen=True)
 class Cause:
     """A named fault. `steps` counts what had to be assumed: of two causes that both fit, the one with fewer is first."""
@@ -96,6 +98,13 @@ class Evidence:
         """Prefills of the golden's prompts that recorded fewer states than they had tokens."""
         events = self.capture.at(self.site) if self.capture else []
         return tuple(event for event in events if event.token_ids and event.rows < len(event.token_ids) and knows(self.golden, event))
+
+    @cached_property
+    def draft(self) -> DraftSide:
+        """The draft's side; NotSeen when the draft's checkpoint was not given, or nothing of the draft was captured."""
+        from specwire.draft_side import draft_side
+
+        return draft_side(self)
 
     # Which boundary is in which slot.
     def errors(self, slot: int, boundary: int) -> list[float]:

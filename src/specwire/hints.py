@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from specwire.evidence import Cause
+
 if TYPE_CHECKING:
     from specwire.evidence import Evidence
 
@@ -74,3 +76,9 @@ def told_in_vain(evidence: Evidence) -> Sequence[int] | None:
     ends = evidence.capture.at("forward-end") if evidence.capture else []
     none = [event for event in ends if str(event.about.get("note") or "").startswith("captured: 0")]
     return next((event.about["captured"] for event in none if event.about.get("captured")), None)
+
+
+def static_cause(evidence: Evidence, name: str) -> Cause | None:
+    """What the draft's own files and the tree's source already say about a fault, without a run."""
+    found = evidence.context.static.get(name)
+    return Cause(found.confidence, found.why, found.fix, steps=2) if found else None

@@ -118,6 +118,7 @@ def check_run(job: Job, out: Path) -> dict[str, Any]:
         launch=shlex.join(_as_launched(job)),
         version=job.tree.version,
         rule=tree_rule(job),
+        tree=job.tree,
     )
     return check_capture(job.golden, out / "capture", context)
 

@@ -1,0 +1,40 @@
+"""The draft's embedding or head is not the one it was trained with.
+
+Symptom: acceptance exactly 1.00 with exact states, or good in one engine and poor in another.
+Cause: a checkpoint without `lm_head` or with an unused table, or an engine that overwrites the draft's own.
+Fix: export both, or let the draft share the target's as it did in training.
+"""
+
+from specwire.case import Case
+from specwire.evidence import Cause, Evidence, NotSeen
+from specwire.hints import static_cause
+
+CLOSE = 0.02  # two honest tables of one token differ by rounding at most
+
+
+def check(evidence: Evidence) -> Cause | None:
+    if found := static_cause(evidence, "embed-head"):
+        return found
+    errors = evidence.draft.embed_errors
+    own, least = errors.get("the draft's own"), min(errors.values())
+    if least > CLOSE:
+        return Cause("certain", "the embeddings that reach the draft are of no known table: nearest is "
+                     f"{min(errors, key=errors.get)}, off by {least:.2g}", "load the embedding that the draft was trained with", steps=1)
+    if own is not None and own > CLOSE:
+        return Cause("likely", f"the draft got the target's embeddings; its checkpoint has its own, which differ by {own:.2g}",
+                     "let the engine load the draft's own embed_tokens, if it was trained with it", steps=2)
+    try:
+        wrong = [token for token in evidence.draft.drafted if token[0] not in token[1:]]
+    except NotSeen:
+        return None
+    if len(wrong) < 2 or evidence.draft.layer_run != "as configured":
+        return None
+    return Cause("certain", f"after {len(wrong)} prefills the draft's own state is right, and the token drafted from it is {wrong[0][0]} where its "
+                 f"lm_head says {wrong[0][1]}", "load the draft's own lm_head, or share the target's if training did", steps=1)
+
+
+CAUGHT = [
+    Case("a random head", draft_run={"head": "random"}),
+    Case("a random embedding", draft_run={"embed": "random"}),
+]
+CLEAN = [Case("its own head", draft_run={}), Case("ids unmapped", draft_run={"unmapped": True})]

@@ -1,0 +1,26 @@
+"""Drafted ids are not mapped from the draft's vocabulary to the target's, or by the wrong map.
+
+Symptom: acceptance 1.00 or slightly above, with exact states; drafted text is unrelated.
+Cause: `d2t` is missing, not loaded, or from another vocabulary.
+Fix: export the draft with the map it was trained with.
+"""
+
+from specwire.case import Case
+from specwire.evidence import Cause, Evidence
+from specwire.hints import static_cause
+
+FIX = "export the draft with the d2t and t2d that it was trained with, and see that the engine loads them"
+
+
+def check(evidence: Evidence) -> Cause | None:
+    if found := static_cause(evidence, "vocab-map"):
+        return found
+    wrong = [(token, mapped, own) for token, mapped, own in evidence.draft.drafted if token != mapped]
+    if wrong and all(token == own for token, _, own in wrong):
+        return Cause("certain", f"after {len(wrong)} prefills the draft said token {wrong[0][2]} of its own vocabulary and the engine took it "
+                     f"unmapped, where d2t makes it {wrong[0][1]}", FIX, steps=1)
+    return None
+
+
+CAUGHT = [Case("ids left as they are", draft_run={"unmapped": True})]
+CLEAN = [Case("mapped", draft_run={}), Case("another head", draft_run={"head": "random"})]
