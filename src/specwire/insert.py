@@ -15,6 +15,7 @@ from specwire.bindings import unreadable
 from specwire.errors import SpecwireError
 from specwire.probe import Absent, Probe, Site, Tap, Unrecognised
 from specwire.source import Source, opened, sha256
+from specwire.taps import TappedFile
 
 
 @dataclass(frozen=True)
@@ -128,15 +129,13 @@ def _first_import(source: Source) -> tuple[int, int]:
 
 def _prove(name: str, original: bytes, data: bytes, taps: int) -> None:
     """The promise, kept before anything is written: ours are whole lines, and without them nothing has changed."""
-    inserted = marks.marks(data)
-    if len(inserted) != taps + 1 or not all(mark.intact for mark in inserted):
-        raise SpecwireError(f"{name}: {taps + 1} lines were to be inserted, {len(inserted)} were. Nothing was written.")
     if marks.stripped(data) != original:
         raise SpecwireError(f"{name}: without the inserted lines it would not be the file it was (a lone CR?). Nothing was written.")
-    try:
-        ast.parse(data)
-    except (SyntaxError, ValueError) as error:
-        raise SpecwireError(f"{name}: would no longer be Python ({error}). Nothing was written.") from error
+    file = TappedFile(data)
+    if file.module is None:
+        raise SpecwireError(f"{name}: would no longer be Python. Nothing was written.")
+    if len(file.found) != taps + 1 or not all(each.intact for each in file.found):
+        raise SpecwireError(f"{name}: {taps + 1} statements were to be inserted, {len(file.found)} were. Nothing was written.")
 
 
 def _located(name: str, data: bytes, taps: Sequence[tuple[str, Tap]]) -> list[Site]:

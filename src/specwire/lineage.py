@@ -37,6 +37,7 @@ class _Open:
     why: str
 
 
+@functools.lru_cache(maxsize=16)
 def elsewhere(source: Source) -> list[Absent | Unrecognised]:
     """For each class and function that speaks of layers to capture: whose loop collects for it."""
     said: list[Absent | Unrecognised] = []

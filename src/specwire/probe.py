@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from fnmatch import fnmatch
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -66,3 +67,7 @@ class Probe:
     needles: tuple[bytes, ...]
     find: Callable[[Source, ModuleType], Iterable[Tap | Absent | Unrecognised]]
     cases: tuple[str, ...] = field(default=(), repr=False)
+
+    def takes(self, name: str, data: bytes) -> bool:
+        """Whether a file, `name` relative to the tree's root, is one to look for the probe's sites in."""
+        return any(fnmatch(name, pattern) for pattern in self.files) and any(needle in data for needle in self.needles)
