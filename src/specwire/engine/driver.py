@@ -57,7 +57,9 @@ def _insist_on(root: str) -> None:
 
     found = os.path.dirname(os.path.dirname(os.path.abspath(sglang.__file__)))
     if not os.path.samefile(found, root):
-        raise RuntimeError(f"this interpreter imports sglang from {found}, although {root} comes first on its path")
+        raise RuntimeError(
+            f"this interpreter imports sglang from {found}, although {root} comes first on its path"
+        )
 
 
 def _boot(argv: list[str]):

@@ -25,7 +25,11 @@ def activate() -> None:
 def _before_platform_overrides() -> None:
     """Releases before 0.5.20 ask a function instead. Only the two askers about attention are told
     otherwise: the layers that ask would go on to call kernels that exist for AMX alone."""
-    for name in ("sglang.srt.arg_groups.overrides", "sglang.srt.server_args", "sglang.srt.speculative.draft_utils"):
+    for name in (
+        "sglang.srt.arg_groups.overrides",
+        "sglang.srt.server_args",
+        "sglang.srt.speculative.draft_utils",
+    ):
         try:
             module = __import__(name, fromlist=["cpu_has_amx_support"])
         except ImportError:

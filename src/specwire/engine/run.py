@@ -91,7 +91,9 @@ def run_engine(
 
     run_env = environment(Path(root).absolute(), tp=tp, device=device, extra=env)
     with open(log_file, "wb") as log:
-        code = _run_to_the_end([python, str(DRIVER), str(job_file)], run_env, log, log_file, tp, on_progress, timeout)
+        code = _run_to_the_end(
+            [python, str(DRIVER), str(job_file)], run_env, log, log_file, tp, on_progress, timeout
+        )
     if not result_file.exists():
         raise SpecwireError(_what_went_wrong(code, log_file, timeout))
     result = json.loads(result_file.read_text("utf-8"))

@@ -9,7 +9,6 @@ imported, and raises NotImplementedError with its own name when it is called.
 from __future__ import annotations
 
 import torch
-
 from sgl_kernel.attention import decode_attention_cpu, extend_attention_cpu
 from sgl_kernel.caches import (
     assign_draft_cache_locs_contiguous_cpu,

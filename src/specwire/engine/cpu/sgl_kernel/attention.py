@@ -103,7 +103,7 @@ def _decode(
     encoder_lens: Tensor | None,
     sinks: Tensor | None,
 ) -> None:
-    """o [requests, heads, value width], filled. out_cache_loc [requests]: where K and V of the new token go."""
+    """o [requests, heads, value width], filled. out_cache_loc [requests]: where the new K and V go."""
     if is_cross_attention:
         raise NotImplementedError("sgl_kernel.decode_attention_cpu with cross attention")
     if k is not None:
@@ -144,7 +144,7 @@ def _visible(new: int, length: int, window: int, causal: bool) -> Tensor:
 def _attend(
     q: Tensor, k: Tensor, v: Tensor, visible: Tensor, scaling: float, logit_cap: float, sinks: Tensor | None
 ) -> Tensor:
-    """q [new, heads, width], k [length, kv_heads, width], v [length, kv_heads, value width] -> [new, heads, ...]."""
+    """q [new, heads, width], k [length, kv_heads, width], v [length, kv_heads, value width] -> like q."""
     new, heads, width = q.shape
     grouped = q.float().view(new, k.shape[1], -1, width)
     scores = torch.einsum("nkgw,lkw->kgnl", grouped, k.float()) * scaling
