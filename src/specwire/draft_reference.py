@@ -16,6 +16,10 @@ from specwire.tensorfile import TensorFile
 if TYPE_CHECKING:
     import torch
 
+LAYER = {f"{part}.weight" for part in (
+    "input_layernorm", "hidden_norm", "post_attention_layernorm", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj",
+    "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
+)}
 BLOCK_BYTES = 32 * 1024 * 1024
 
 
@@ -127,6 +131,12 @@ class Reference:
             raise NotCovered(f"rotary embedding of type {kind}")
         if self.config.get("quantization_config"):
             raise NotCovered("a quantised draft")
+        if float(self.config.get("partial_rotary_factor") or 1) != 1:
+            raise NotCovered("a rotary embedding of a part of each head")
+        prefix = (self.name(self._own("hidden_norm.weight")) or "").removesuffix("hidden_norm.weight")
+        strange = [name for name in self.tensors if prefix and name.startswith(prefix) and name.removeprefix(prefix) not in LAYER]
+        if strange:
+            raise NotCovered(f"a layer with {strange[0]}")
         missing = [end for end in ("self_attn.q_proj.weight", "self_attn.o_proj.weight", "mlp.gate_proj.weight", "hidden_norm.weight")
                    if not self.name(self._own(end))]
         if missing or self.config.get("hidden_act", "silu") != "silu":

@@ -155,6 +155,9 @@ def draft_side(evidence: Evidence) -> DraftSide:
     context = evidence.context
     if not context.draft_tensors or context.draft is None:
         raise NotSeen("the draft's directory was not given (--draft), or holds no safetensors")
+    quantised = context.launch.get("speculative_draft_model_quantization") or context.launch.get("quantization")
+    if quantised:
+        raise NotSeen(f"the engine was asked to quantise ({quantised}): the checkpoint's own numbers are no reference for the draft then")
     prefills = tuple(_prefills(evidence))
     if not prefills:
         raise NotSeen("no prefill of the draft was captured")
