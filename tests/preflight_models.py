@@ -52,7 +52,9 @@ def target(place: Path, config: Mapping[str, Any] = TARGET, **changes: Any) -> P
     return place
 
 
-def draft_config(of: Mapping[str, Any] = TARGET, ids: Sequence[int] | None = (1, 5, 8), **changes: Any) -> dict[str, Any]:
+def draft_config(
+    of: Mapping[str, Any] = TARGET, ids: Sequence[int] | None = (1, 5, 8), **changes: Any
+) -> dict[str, Any]:
     """An EAGLE-3 Llama draft's config for a target."""
     config = {
         **TARGET, "architectures": ["LlamaForCausalLMEagle3"], "num_hidden_layers": 1, "draft_vocab_size": 128,
@@ -95,7 +97,9 @@ def vocabulary_map(ids: Sequence[int], vocabulary: int) -> dict[str, tuple]:
     return {"d2t": ("I64", (len(ids),), offsets), "t2d": ("BOOL", (vocabulary,), bytes(marks))}
 
 
-def draft(place: Path, config: Mapping[str, Any] | None = None, tensors: Mapping[str, tuple] | None = None) -> Path:
+def draft(
+    place: Path, config: Mapping[str, Any] | None = None, tensors: Mapping[str, tuple] | None = None
+) -> Path:
     config = draft_config() if config is None else config
     place.mkdir(parents=True, exist_ok=True)
     (place / "config.json").write_text(json.dumps(config))

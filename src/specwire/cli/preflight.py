@@ -22,16 +22,31 @@ def _boundaries(ctx: click.Context, option: click.Parameter, text: str | None) -
 
 
 @click.command()
-@click.option("--target", required=True, type=click.Path(path_type=Path), help="The target model's directory.")
+@click.option(
+    "--target", required=True, type=click.Path(path_type=Path), help="The target model's directory."
+)
 @click.option("--draft", required=True, type=click.Path(path_type=Path), help="The draft model's directory.")
-@click.option("--tree", "trees", multiple=True, metavar="TREE",
-              help="The SGLang that will serve [installed]. Several: a table of what each would capture.")
+@click.option(
+    "--tree",
+    "trees",
+    multiple=True,
+    metavar="TREE",
+    help="The SGLang that will serve [installed]. Several: a table of what each would capture.",
+)
 @python_exe
-@click.option("--golden", type=click.Path(path_type=Path), help="Whose metadata says what the draft was trained on.")
-@click.option("--trained", callback=_boundaries, metavar="LIST",
-              help="The trained boundaries in slot order, such as 3,31,59; overrules the golden.")
+@click.option(
+    "--golden", type=click.Path(path_type=Path), help="Whose metadata says what the draft was trained on."
+)
+@click.option(
+    "--trained",
+    callback=_boundaries,
+    metavar="LIST",
+    help="The trained boundaries in slot order, such as 3,31,59; overrules the golden.",
+)
 @click.option("--launch", metavar="ARGS", help="The launch command, or only its arguments, as typed.")
-@click.option("--launch-file", type=click.Path(path_type=Path), help="A script or a file that holds the launch.")
+@click.option(
+    "--launch-file", type=click.Path(path_type=Path), help="A script or a file that holds the launch."
+)
 @click.option("--pid", type=int, metavar="N", help="A running server's process id.")
 @as_json
 @quiet
@@ -56,12 +71,16 @@ def command(
     Before an upgrade (no launch needed):
       specwire preflight --target T --draft D --trained 3,31,59 --tree sglang-0.5.9 --tree sglang-0.5.23
     """
-    given = [name for name, value in (("--launch", launch), ("--launch-file", launch_file), ("--pid", pid)) if value]
+    given = [
+        name
+        for name, value in (("--launch", launch), ("--launch-file", launch_file), ("--pid", pid))
+        if value
+    ]
     if len(given) > 1:
         raise click.UsageError(f"{' and '.join(given)} say the same thing: give one.")
     if not given and len(trees) < 2:
         raise click.UsageError(
-            "give the launch: --launch \"ARGS\", --launch-file FILE or --pid N (several --tree need none)."
+            'give the launch: --launch "ARGS", --launch-file FILE or --pid N (several --tree need none).'
         )
     from specwire.preflight import preflight
     from specwire.preflight.render import page

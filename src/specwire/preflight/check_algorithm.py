@@ -9,7 +9,11 @@ from specwire.preflight.verdicts import Check, fault, ok, skipped
 
 def check(facts: Facts) -> list[Check]:
     if facts.launch is None:
-        return [skipped("algo-flag", "no launch was given, so its --speculative-algorithm is not known", needed=True)]
+        return [
+            skipped(
+                "algo-flag", "no launch was given, so its --speculative-algorithm is not known", needed=True
+            )
+        ]
     kind, why = _kind(facts)
     if not facts.algorithm:
         return [
@@ -55,5 +59,7 @@ def _wrong(facts: Facts, kind: str, why: str) -> Check:
         if facts.hidden == facts.draft.get("hidden_size"):
             evidence += "; that is as wide as the embedding, so the draft leaves fc out without a word"
     else:
-        evidence = f"the draft is an EAGLE head ({why}), the launch says --speculative-algorithm {facts.algorithm}"
+        evidence = (
+            f"the draft is an EAGLE head ({why}), the launch says --speculative-algorithm {facts.algorithm}"
+        )
     return fault("algo-flag", evidence, f"--speculative-algorithm {kind}")

@@ -18,7 +18,10 @@ IDS = (
 def check(facts: Facts) -> list[Check]:
     rule = facts.rule
     if rule.absent or (rule.captured == () and rule.problem):
-        return [fault("hook-dead", str(rule.problem), _other_release(facts)), *_not_judged("nothing is captured")]
+        return [
+            fault("hook-dead", str(rule.problem), _other_release(facts)),
+            *_not_judged("nothing is captured"),
+        ]
     captured = _residual(facts)
     if rule.captured is None and rule.problem and not rule.problem.startswith("the engine would stop"):
         return [
@@ -37,7 +40,14 @@ def _residual(facts: Facts) -> list[Check]:
         return []
     if facts.rule.bare:
         said = f"{facts.rule.bare} captures the branch alone, though the layers hand on a residual beside it"
-        return [fault("missing-residual", said, "capture the sum of both there, or use a release that does", "likely")]
+        return [
+            fault(
+                "missing-residual",
+                said,
+                "capture the sum of both there, or use a release that does",
+                "likely",
+            )
+        ]
     return [ok("missing-residual", "the capture takes in the residual, as far as the loop shows")]
 
 
@@ -47,9 +57,7 @@ def _compared(facts: Facts, trained: tuple[int, ...]) -> list[Check]:
         lead = "" if facts.algorithm in (EAGLE3, None) else "with EAGLE3, "
         return [ok(name, f"{lead}captured {list(captured)} as trained") for name in IDS]
     found = _explanation(facts, trained)
-    others = [
-        skipped(name, f"what differs is explained by {found.id}") for name in IDS if name != found.id
-    ]
+    others = [skipped(name, f"what differs is explained by {found.id}") for name in IDS if name != found.id]
     return [found, *others]
 
 
@@ -95,7 +103,9 @@ def _detail(facts: Facts, name: str, captured: tuple[int, ...], trained: tuple[i
     if name == "slot-count":
         ids = facts.plumbing.layer_ids or []
         twice = sorted({value for value in ids if ids.count(value) > 1})
-        return f"; {len(captured)} slots instead of {len(trained)}" + (f", ids {twice} stand twice" if twice else "")
+        return f"; {len(captured)} slots instead of {len(trained)}" + (
+            f", ids {twice} stand twice" if twice else ""
+        )
     return ""
 
 

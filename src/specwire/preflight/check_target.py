@@ -29,7 +29,9 @@ def _golden(facts: Facts) -> Check | None:
         ("hidden size", facts.hidden, said.hidden),
     ):
         if want is not None and have != want:
-            return fault("wrong-target", f"the target has {name} {have}, {said.where} was made with {want}", _SERVE)
+            return fault(
+                "wrong-target", f"the target has {name} {have}, {said.where} was made with {want}", _SERVE
+            )
     mine = target_name(facts.target_dir)
     if "sha256:" in said.target and said.target.rpartition("sha256:")[2] != mine.rpartition("sha256:")[2]:
         return fault("wrong-target", f"{said.where} was made from {said.target}, the target here is {mine}: their "
@@ -51,7 +53,12 @@ def _draft(facts: Facts) -> Check | None:
     named = verifier.get("architectures") if isinstance(verifier, dict) else None
     mine = facts.target_config.get("architectures") or []
     if named and mine and not set(named) & set(mine):
-        return fault("wrong-target", f"the draft names a verifier of {named[0]}, the target is {mine[0]}", _SERVE, "likely")
+        return fault(
+            "wrong-target",
+            f"the draft names a verifier of {named[0]}, the target is {mine[0]}",
+            _SERVE,
+            "likely",
+        )
     return None
 
 
@@ -72,7 +79,10 @@ def _other_draft(facts: Facts) -> Check:
         return skipped("wrong-draft", "the launch names no draft")
     place = facts.launch.path("speculative-draft-model-path")
     if place is None:
-        return skipped("wrong-draft", f"{facts.launch.get('speculative-draft-model-path')} is no directory here to compare")
+        return skipped(
+            "wrong-draft",
+            f"{facts.launch.get('speculative-draft-model-path')} is no directory here to compare",
+        )
     if _same(place, facts.draft_dir):
         return ok("wrong-draft", f"the launch loads {place}")
     if target_name(place).rpartition("sha256:")[2] == target_name(facts.draft_dir).rpartition("sha256:")[2]:

@@ -13,7 +13,11 @@ _AGAIN = "export the draft with the map that it was trained with"
 def check(facts: Facts) -> list[Check]:
     vocabulary = facts.draft.get("vocab_size")
     if type(vocabulary) is not int:
-        return [fault("vocab-map", f"{facts.draft_dir}/config.json gives vocab_size as {vocabulary!r}", "correct it")]
+        return [
+            fault(
+                "vocab-map", f"{facts.draft_dir}/config.json gives vocab_size as {vocabulary!r}", "correct it"
+            )
+        ]
     size = facts.draft.get("draft_vocab_size") or vocabulary
     d2t, t2d = facts.weights.find("d2t"), facts.weights.find("t2d")
     if d2t is None:
@@ -24,7 +28,10 @@ def check(facts: Facts) -> list[Check]:
     found = _sizes(facts, d2t, t2d, size, vocabulary)
     if found is None:
         found = _values(facts.weights.integers(d2t), facts.weights.integers(t2d) if t2d else None, vocabulary)
-    return [found or ok("vocab-map", f"d2t maps {size} draft ids into {vocabulary}" + (", t2d agrees" if t2d else ""))]
+    return [
+        found
+        or ok("vocab-map", f"d2t maps {size} draft ids into {vocabulary}" + (", t2d agrees" if t2d else ""))
+    ]
 
 
 def _sizes(facts: Facts, d2t: str, t2d: str | None, size: int, vocabulary: int) -> Check | None:
@@ -32,7 +39,11 @@ def _sizes(facts: Facts, d2t: str, t2d: str | None, size: int, vocabulary: int) 
     if have != (size,):
         return fault("vocab-map", f"{d2t} has shape {list(have)}, draft_vocab_size is {size}", _AGAIN)
     if t2d and facts.weights.shape(t2d) != (vocabulary,):
-        return fault("vocab-map", f"{t2d} has shape {list(facts.weights.shape(t2d))}, vocab_size is {vocabulary}", _AGAIN)
+        return fault(
+            "vocab-map",
+            f"{t2d} has shape {list(facts.weights.shape(t2d))}, vocab_size is {vocabulary}",
+            _AGAIN,
+        )
     return None
 
 

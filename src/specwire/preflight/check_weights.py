@@ -20,7 +20,9 @@ def check(facts: Facts) -> list[Check]:
 def _loads(facts: Facts) -> Check:
     names = facts.draft["architectures"]
     if facts.model is None:
-        return fault("draft-load", f"{facts.version} has no model class {names[0]}", "use a release that has it")
+        return fault(
+            "draft-load", f"{facts.version} has no model class {names[0]}", "use a release that has it"
+        )
     problem = facts.model.problem
     if problem and problem.startswith("the engine would stop"):
         return fault("draft-load", f"{problem}", _load_fix(problem))
@@ -31,7 +33,7 @@ def _loads(facts: Facts) -> Check:
 
 def _load_fix(problem: str) -> str:
     if "'draft_vocab_size'" in problem:
-        return '"draft_vocab_size" in the draft\'s config.json: the rows of lm_head, or null to share the target\'s head'
+        return "\"draft_vocab_size\" in the draft's config.json: the rows of lm_head, or null to share the target's head"
     return "make the draft's config.json and tensor names fit this release, or use one that they fit"
 
 
@@ -93,7 +95,11 @@ def _random(facts: Facts) -> Check:
         )
     halves = [f"{name} ({', '.join(given)})" for name, given in model.filled.items() if _half(name, given)]
     if halves:
-        return fault("weights-random", f"only a part of {_few(halves)} is in the checkpoint", "copy the checkpoint again")
+        return fault(
+            "weights-random",
+            f"only a part of {_few(halves)} is in the checkpoint",
+            "copy the checkpoint again",
+        )
     return ok("weights-random", f"all {len(model.parameters)} parameters are filled")
 
 

@@ -10,14 +10,20 @@ def check(facts: Facts) -> list[Check]:
     if facts.fc is None:
         return [skipped("fc-width", f"no fc.weight in {facts.draft_dir}", needed=True)]
     if len(facts.fc) != 2:
-        return [fault("fc-width", f"fc.weight has shape {list(facts.fc)}, not [out, in]", "export the draft again")]
+        return [
+            fault(
+                "fc-width", f"fc.weight has shape {list(facts.fc)}, not [out, in]", "export the draft again"
+            )
+        ]
     found = _config(facts) or _tree(facts) or _captured(facts) or _bias(facts)
     if found:
         return [found]
     if facts.rule.captured is None:
         return [skipped("fc-width", "how many states are captured was not read", needed=True)]
     rows, columns = facts.fc
-    return [ok("fc-width", f"fc takes {columns} = {len(facts.rule.captured)} x {facts.hidden} and gives {rows}")]
+    return [
+        ok("fc-width", f"fc takes {columns} = {len(facts.rule.captured)} x {facts.hidden} and gives {rows}")
+    ]
 
 
 def _config(facts: Facts) -> Check | None:
@@ -25,7 +31,11 @@ def _config(facts: Facts) -> Check | None:
     rows, columns = facts.fc
     hidden, width = facts.draft.get("hidden_size"), facts.draft_hidden_in
     if type(hidden) is not int or type(width) is not int:
-        return fault("fc-width", f"{facts.draft_dir}/config.json gives hidden_size as {hidden!r}", "correct hidden_size")
+        return fault(
+            "fc-width",
+            f"{facts.draft_dir}/config.json gives hidden_size as {hidden!r}",
+            "correct hidden_size",
+        )
     if rows != hidden:
         return fault("fc-width", f"fc.weight gives {rows}, config.json has hidden_size {hidden}",
                      f'"hidden_size": {rows} in the draft\'s config.json, or export the draft again')  # fmt: skip

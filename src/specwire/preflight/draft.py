@@ -82,7 +82,16 @@ def read_draft(source: Source, config: Mapping[str, Any], tensors: Iterable[str]
     root = Thing(cls, [Config(dict(config), DEFAULTS, NEVER)])
     parameters: dict[str, tuple[int, ...] | None] = {}
     optional: set[str] = set()
-    base = Draft(cls.module.where(cls.node), cls.name, parameters, {}, (), None, False, text=ast.unparse(cls.module.node))
+    base = Draft(
+        cls.module.where(cls.node),
+        cls.name,
+        parameters,
+        {},
+        (),
+        None,
+        False,
+        text=ast.unparse(cls.module.node),
+    )
     try:
         execute.build(machine, root)
         _collect(machine, root, "", parameters, optional, set())
@@ -158,7 +167,9 @@ def _leaf(thing: Thing) -> dict[str, tuple[int, ...] | None]:
         weight, bias = _shape(rows, given(0, "hidden_size")), given(4, "bias", True)
     elif kind == "MergedColumnParallelLinear":
         outputs = given(1, "output_sizes")
-        rows = sum(outputs) if isinstance(outputs, list) and all(type(size) is int for size in outputs) else None
+        rows = (
+            sum(outputs) if isinstance(outputs, list) and all(type(size) is int for size in outputs) else None
+        )
         weight, bias = _shape(rows, given(0, "input_size")), given(2, "bias", True)
     else:
         first, second = ("in_features", "out_features") if kind == "Linear" else ("input_size", "output_size")
@@ -190,7 +201,9 @@ def _loaded(
     filled: dict[str, list[str]] = {}
     taken: set[str] = set()
 
-    def watch(_: Machine, call: ast.Call, function: Any, args: list[Any], kwargs: dict[str, Any], frame: Frame) -> Any:
+    def watch(
+        _: Machine, call: ast.Call, function: Any, args: list[Any], kwargs: dict[str, Any], frame: Frame
+    ) -> Any:
         if isinstance(call.func, ast.Attribute) and call.func.attr == "named_parameters":
             return list(slots.items())
         if isinstance(function, Builtin):

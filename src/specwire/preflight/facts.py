@@ -112,7 +112,9 @@ def gather(
 
 def _config(directory: Path, role: str) -> dict[str, Any]:
     if not directory.is_dir():
-        raise SpecwireError(f"no {role} in {directory}: there is no such directory. Give the one with config.json.")
+        raise SpecwireError(
+            f"no {role} in {directory}: there is no such directory. Give the one with config.json."
+        )
     return read_config(directory)
 
 

@@ -92,9 +92,13 @@ def process_launch(pid: int, options: Options) -> Launch:
     """The launch of a running process, from /proc. Raises SpecwireError when it is no SGLang server."""
     place = Path("/proc") / str(pid)
     try:
-        words = [part.decode("utf-8", "replace") for part in (place / "cmdline").read_bytes().split(b"\0")][:-1]
+        words = [part.decode("utf-8", "replace") for part in (place / "cmdline").read_bytes().split(b"\0")][
+            :-1
+        ]
     except OSError as error:
-        raise SpecwireError(f"process {pid} cannot be read ({error.strerror}): give the pid of a running server.") from error
+        raise SpecwireError(
+            f"process {pid} cannot be read ({error.strerror}): give the pid of a running server."
+        ) from error
     if not _is_launch(words):
         shown = " ".join(words)[:80] or "no command line"
         raise SpecwireError(
@@ -167,7 +171,9 @@ def _with_config_file(launch: Launch) -> Launch:
     try:
         lines = path.read_text("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise SpecwireError(f"{launch.source}: --config {path} cannot be read ({error}). Correct the path.") from error
+        raise SpecwireError(
+            f"{launch.source}: --config {path} cannot be read ({error}). Correct the path."
+        ) from error
     pairs = [re.fullmatch(r"([\w-]+):\s*(.*?)\s*(?:#.*)?", line) for line in lines]
     values: dict[str, Any] = {}
     for pair in filter(None, pairs):
@@ -182,7 +188,7 @@ def _with_config_file(launch: Launch) -> Launch:
 
 def _value(option: Option, name: str, attached: str | None, rest: list[str], source: str) -> Any:
     if option.kind == "flag":
-        return not name.startswith("--no-") or name in option.names
+        return not name.startswith("--no-") or option.names[0].startswith("--no-")
     if option.kind == "many":
         taken = [attached] if attached is not None else []
         while rest and not rest[0].startswith("--"):
@@ -200,5 +206,7 @@ def _value(option: Option, name: str, attached: str | None, rest: list[str], sou
         try:
             return int(attached) if option.type == "int" else float(attached)
         except ValueError as error:
-            raise SpecwireError(f"{source}: {name} takes a number, not {attached[:40]!r}. Correct it.") from error
+            raise SpecwireError(
+                f"{source}: {name} takes a number, not {attached[:40]!r}. Correct it."
+            ) from error
     return attached

@@ -86,9 +86,15 @@ def read_options(source: Source) -> Options:
 
 def _argument(module: Module, node: ast.AST, defaults: dict[str, Any]) -> Option | None:
     """An `add_argument` call with a long name."""
-    if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "add_argument"):
+    if not (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == "add_argument"
+    ):
         return None
-    names = tuple(value for value in (_constant(argument) for argument in node.args) if isinstance(value, str))
+    names = tuple(
+        value for value in (_constant(argument) for argument in node.args) if isinstance(value, str)
+    )
     names = tuple(name for name in names if name.startswith("--"))
     if not names:
         return None
@@ -102,7 +108,9 @@ def _argument(module: Module, node: ast.AST, defaults: dict[str, Any]) -> Option
     return Option(str(dest), names, kind, kept, default)
 
 
-def _kind(module: Module, keywords: dict[str, ast.expr], names: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
+def _kind(
+    module: Module, keywords: dict[str, ast.expr], names: tuple[str, ...]
+) -> tuple[str, tuple[str, ...]]:
     action = ast.unparse(keywords["action"]) if "action" in keywords else ""
     if "BooleanOptionalAction" in action:
         return "flag", (*names, *(f"--no-{name[2:]}" for name in names))
@@ -123,7 +131,9 @@ def _takes_nothing(module: Module, action: str) -> bool:
     if init is None:
         return False
     spec = init[1].args
-    defaults = dict(zip([argument.arg for argument in spec.args][len(spec.args) - len(spec.defaults) :], spec.defaults))
+    defaults = dict(
+        zip([argument.arg for argument in spec.args][len(spec.args) - len(spec.defaults) :], spec.defaults)
+    )
     return _constant(defaults.get("nargs")) == 0
 
 
@@ -137,7 +147,9 @@ def _fields(module: Module, node: ast.ClassDef) -> list[Option]:
         if not (isinstance(note, ast.Subscript) and ast.unparse(note.value) in ("A", "Annotated")):
             continue
         parts = note.slice.elts if isinstance(note.slice, ast.Tuple) else [note.slice]
-        call = next((part for part in parts if isinstance(part, ast.Call) and ast.unparse(part.func) == "Arg"), None)
+        call = next(
+            (part for part in parts if isinstance(part, ast.Call) and ast.unparse(part.func) == "Arg"), None
+        )
         keywords = {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg} if call else {}
         if _constant(keywords.get("no_cli")):
             continue

@@ -32,7 +32,10 @@ def _grouped(state: str, checks: list[dict[str, Any]]) -> list[str]:
 def _wiring(document: dict[str, Any]) -> str:
     rows = [
         ("tree", f"SGLang {document['version'] or '(no version)'}  {document['tree']}"),
-        ("algorithm", document["algorithm"] or ("none" if document["algorithm"] == "" else "no launch given")),
+        (
+            "algorithm",
+            document["algorithm"] or ("none" if document["algorithm"] == "" else "no launch given"),
+        ),
         ("layer ids", _list(document["layer_ids"], "none: the release's defaults")),
         ("captured", _list(document["captured_boundaries"], "not read")),
         ("trained", _list(document["trained_boundaries"], "not known")),
@@ -64,12 +67,14 @@ def _cause(cause: dict[str, Any]) -> str:
 
 
 def _line(state: str, name: str, text: str) -> str:
-    return _wrapped(f"{state:<8}{name}: ", text, " " * 8)
+    return _wrapped(f"{state:<8}", f"{name}: {text}")
 
 
 def _summary(document: dict[str, Any]) -> str:
     states = [check["state"] for check in document["checks"]]
-    counts = ", ".join(f"{states.count(state)} {state}" for state in ("ok", "fault", "skipped") if state in states)
+    counts = ", ".join(
+        f"{states.count(state)} {state}" for state in ("ok", "fault", "skipped") if state in states
+    )
     return f"verdict: {document['verdict']} ({counts})"
 
 

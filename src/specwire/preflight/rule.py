@@ -125,7 +125,10 @@ def draft_rule(
 
 
 def explain(
-    tree: Tree | Source, target: dict[str, Any], layer_ids: list[int] | None, wanted: list[int] | tuple[int, ...]
+    tree: Tree | Source,
+    target: dict[str, Any],
+    layer_ids: list[int] | None,
+    wanted: list[int] | tuple[int, ...],
 ) -> str:
     """Sentences for a report: what this tree makes of the ids, and which ids would capture `wanted`.
 
@@ -143,7 +146,9 @@ def advice(rule: Rule, wanted: list[int] | tuple[int, ...]) -> str:
     if ids is None:
         return f"No layer ids make {_release(rule)} capture {list(wanted)} for {rule.architecture}."
     said = f"Write eagle_config.{KEY} = {ids} for {_release(rule)}."
-    if rule.layer_ids and [value + 1 for value in rule.layer_ids] == list(wanted) != list(rule.captured or []):
+    if rule.layer_ids and [value + 1 for value in rule.layer_ids] == list(wanted) != list(
+        rule.captured or []
+    ):
         said += (
             f" {rule.layer_ids} names outputs of layers: right where the engine adds 1 to every id, as SGLang"
             " 0.5.5 to 0.5.10 (0.5.9 among them) do for DeepSeek, and not here."

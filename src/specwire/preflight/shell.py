@@ -51,8 +51,12 @@ def split_commands(text: str, where: str, variables: Mapping[str, str] | None = 
     Raises SpecwireError for a quote that is not closed and for texts over a megabyte.
     """
     if len(text) > LIMIT:
-        raise SpecwireError(f"{where} has more than {LIMIT:,} characters: give a launch command or a short script.")
-    reader = _Reader(re.sub(r"\\[ \t]*\r?\n", " ", text).replace("\r\n", "\n"), variables=dict(variables or {}))
+        raise SpecwireError(
+            f"{where} has more than {LIMIT:,} characters: give a launch command or a short script."
+        )
+    reader = _Reader(
+        re.sub(r"\\[ \t]*\r?\n", " ", text).replace("\r\n", "\n"), variables=dict(variables or {})
+    )
     while reader.place < len(reader.text):
         _step(reader, where)
     reader.end_command()

@@ -114,7 +114,9 @@ def drift(facts: Facts, trees: Sequence[Tree]) -> list[dict[str, Any]]:
 def _row(facts: Facts, tree: Tree) -> dict[str, Any]:
     same = tree is facts.source.tree
     rule, plumbing = (
-        (facts.rule, facts.plumbing) if same else draft_rule(tree, dict(facts.target_config), dict(facts.draft))
+        (facts.rule, facts.plumbing)
+        if same
+        else draft_rule(tree, dict(facts.target_config), dict(facts.draft))
     )
     matches = None
     if facts.trained is not None and (rule.captured is not None or rule.problem):

@@ -72,7 +72,8 @@ def _of_thing(machine: Machine, of: Thing, name: str) -> Any:
         return of.attrs[name]
     if isinstance(of.cls, External):
         return UNKNOWN
-    execute.build(machine, of)
+    if machine.source.may_set(of.cls, name):
+        execute.build(machine, of)
     if name in of.attrs:
         return of.attrs[name]
     if name == "__class__":
@@ -102,9 +103,8 @@ def _of_class(machine: Machine, cls: ClassRef, name: str, bound: Thing | None) -
 
 def has_attribute(machine: Machine, of: Any, name: str) -> Any:
     if isinstance(of, Thing) and isinstance(of.cls, ClassRef):
-        if name in of.attrs:
-            return True
-        execute.build(machine, of)
+        if name not in of.attrs and machine.source.may_set(of.cls, name):
+            execute.build(machine, of)
         return name in of.attrs or machine.source.attribute(of.cls, name) is not None
     if isinstance(of, Config):
         return of.has(name)

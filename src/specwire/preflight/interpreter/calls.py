@@ -215,7 +215,11 @@ def _external(machine: Machine, function: External, args: list[Any], kwargs: dic
     if name == "cast" and len(args) == 2:
         return args[1]
     if name == "deepcopy" and args:
-        return Config(dict(args[0].data), args[0].defaults, args[0].never) if isinstance(args[0], Config) else args[0]
+        return (
+            Config(dict(args[0].data), args[0].defaults, args[0].never)
+            if isinstance(args[0], Config)
+            else args[0]
+        )
     if name[:1].isupper():
         return Thing(function, args, kwargs)
     return UNKNOWN

@@ -72,7 +72,7 @@ def build(machine: Machine, thing: Thing) -> None:
     if found is None:
         return
     ref, node = found
-    undo, written = machine.undo, len(machine.written)
+    undo, written, here = machine.undo, len(machine.written), machine.here
     machine.undo = []
     machine.building += 1
     try:
@@ -81,7 +81,7 @@ def build(machine: Machine, thing: Thing) -> None:
         machine.broken.append(f"{thing.class_name} would not build: {error} at {error.where}")
     finally:
         machine.building -= 1
-        machine.undo = undo
+        machine.undo, machine.here = undo, here
         del machine.written[written:]
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from specwire.preflight.interpreter.modules import Module, Source
 from specwire.preflight.interpreter.values import UNKNOWN, ClassRef, NotUnderstood, Sink, Thing, known
 
-STEPS = 400_000
+STEPS = 250_000
 DEPTH = 40
 
 

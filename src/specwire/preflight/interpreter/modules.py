@@ -56,6 +56,7 @@ class Source:
 
     tree: Tree
     _modules: dict[str, Module | None] = field(default_factory=dict)
+    _set_by: dict[tuple[str, int], frozenset[str]] = field(default_factory=dict)
 
     def module(self, name: str) -> Module | None:
         """The module in file `name`, or None when there is none. Raises SpecwireError when it is broken."""
@@ -140,6 +141,23 @@ class Source:
                     if isinstance(node.target, ast.Name) and node.target.id == name:
                         return ref, node
         return None
+
+    def may_set(self, cls: ClassRef, name: str) -> bool:
+        """Whether code of the class or of its bases could set this attribute: what it never names, it never sets."""
+        key = (cls.module.name, cls.node.lineno)
+        if key not in self._set_by:
+            self._set_by[key] = frozenset(
+                node.attr if isinstance(node, ast.Attribute) else str(node.value)
+                for ref in self.mro(cls)
+                for node in ast.walk(ref.node)
+                if (isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store))
+                or (
+                    isinstance(node, ast.Constant)
+                    and isinstance(node.value, str)
+                    and node.value.isidentifier()
+                )
+            )
+        return name in self._set_by[key]
 
     def model_class(self, architecture: str) -> ClassRef | None:
         """The class that the engine's registry gives for an architecture: listed in some EntryClass."""

@@ -1,0 +1,429 @@
+"""Preflight's verdict: each fault alone, its cause first; what is sound stays quiet."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from preflight_models import (
+    DEEPSEEK,
+    TARGET,
+    draft,
+    draft_config,
+    draft_tensors,
+    golden,
+    target,
+    vocabulary_map,
+    write_tensors,
+)
+
+from specwire.cli.preflight import command
+from specwire.errors import SpecwireError
+from specwire.model_files import target_name
+from specwire.preflight import preflight
+from specwire.tree import Tree
+
+SLICES = Path(__file__).parent.parent / "fixtures" / "slices"
+ADDS_ONE, BOUNDARIES = SLICES / "adds-one", SLICES / "boundaries"
+K25_DRAFT = {
+    "draft_vocab_size": 32000,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 8,
+    "intermediate_size": 18432,
+}
+
+
+def run(place, config=None, tensors=None, *, flags="", algorithm="EAGLE3", tree=ADDS_ONE, trained=(2, 6, 9),
+        of=TARGET, launch=True, recorded=None, environment="", **target_changes):  # fmt: skip
+    """The document for a target and a draft, made in `place`, sound unless a test changes something."""
+    served = target(place / "target", of, **target_changes)
+    made = draft(place / "draft", draft_config(of) if config is None else config, tensors)
+    said = (
+        f"{environment} python -m sglang.launch_server --model-path {served} "
+        f"--speculative-draft-model-path {made} {flags}"
+    )
+    if algorithm:
+        said += f" --speculative-algorithm {algorithm}"
+    return preflight(
+        served, made, [Tree.find(tree)], launch=said if launch else None, golden=recorded,
+        trained=None if recorded else trained,
+    )  # fmt: skip
+
+
+def first(document) -> str:
+    return document["causes"][0]["id"] if document["causes"] else "none"
+
+
+@pytest.mark.parametrize("tree", [ADDS_ONE, BOUNDARIES])
+def test_a_sound_system_is_ok(tmp_path, tree):
+    document = run(tmp_path, tree=tree)
+    assert (document["verdict"], document["causes"]) == ("ok", [])
+    assert document["captured_boundaries"] == [2, 6, 9]
+    assert (document["concat_width"], document["fc_in"]) == (192, 192)
+    assert {check["state"] for check in document["checks"]} == {"ok"}
+    json.dumps(document, allow_nan=False)
+
+
+def test_the_same_ids_are_right_on_one_release_and_wrong_on_another(tmp_path):
+    """The Kimi-K2.5 story, at its real width: the weights are holes in a file."""
+    config = draft_config(DEEPSEEK, (2, 30, 58), **K25_DRAFT)
+    right = run(tmp_path, config, of=DEEPSEEK, trained=(3, 31, 59), tree=ADDS_ONE)
+    assert (right["verdict"], right["captured_boundaries"]) == ("ok", [3, 31, 59])
+    wrong = run(tmp_path, config, of=DEEPSEEK, trained=(3, 31, 59), tree=BOUNDARIES)
+    assert (wrong["verdict"], first(wrong)) == ("fault", "boundary-offset")
+    assert wrong["captured_boundaries"] == [2, 30, 58]
+    cause = wrong["causes"][0]
+    assert "1 below" in cause["evidence"] and "= [3, 31, 59]" in cause["fix"] and "0.5.9" in cause["fix"]
+    other = run(tmp_path, config, of=DEEPSEEK, trained=(3, 31, 59), tree=ADDS_ONE, algorithm="EAGLE")
+    assert (first(other), other["concat_width"], other["fc_in"]) == ("algo-flag", 7168, 21504)
+    assert other["captured_boundaries"] == [] and len(other["causes"]) == 1
+    assert "7168" in other["causes"][0]["evidence"] and "21504" in other["causes"][0]["evidence"]
+
+
+BOUNDARY_FAULTS = [
+    pytest.param(BOUNDARIES, DEEPSEEK, (0, 30, 58), (3, 31, 59), "embedding-slot", id="embedding first"),
+    pytest.param(ADDS_ONE, DEEPSEEK, (-1, 2, 30), (3, 31, 59), "embedding-slot", id="minus one, plus one"),
+    pytest.param(ADDS_ONE, TARGET, (1, 5, 8), (6, 2, 9), "slot-order", id="order"),
+    pytest.param(ADDS_ONE, TARGET, (1, 1, 8), (2, 6, 9), "slot-count", id="twice"),
+    pytest.param(BOUNDARIES, DEEPSEEK, (3, 31, 61), (3, 31, 61), "final-boundary", id="beyond the end"),
+    pytest.param(ADDS_ONE, TARGET, (1, 5, 11), (2, 6, 12), "final-boundary", id="the last output"),
+    pytest.param(ADDS_ONE, TARGET, (1, 4, 8), (2, 6, 9), "wrong-boundary", id="one slot"),
+    pytest.param(ADDS_ONE, TARGET, (2, 6, 9), (2, 6, 9), "boundary-offset", id="one above"),
+    pytest.param(ADDS_ONE, TARGET, None, (3, 7, 10), "default-boundaries", id="no ids"),
+]
+
+
+@pytest.mark.parametrize("tree, of, ids, trained, cause", BOUNDARY_FAULTS)
+def test_boundary_faults_have_their_name(tmp_path, tree, of, ids, trained, cause):
+    config = draft_config(of, ids, **(K25_DRAFT if of is DEEPSEEK else {}))
+    document = run(tmp_path, config, tree=tree, of=of, trained=trained)
+    assert (document["verdict"], first(document)) == ("fault", cause)
+    assert document["causes"][0]["fix"]
+    assert sum(check["id"] == cause for check in document["checks"]) == 1
+
+
+def test_ids_at_the_top_level_are_not_seen_by_the_engine(tmp_path):
+    config = {**draft_config(ids=None), "eagle_aux_hidden_state_layer_ids": [2, 6, 9]}
+    document = run(tmp_path, config, trained=(3, 7, 10))
+    assert first(document) == "default-boundaries" and "top level" in document["causes"][0]["evidence"]
+
+
+def test_a_permuted_order_says_how_to_permute(tmp_path):
+    assert "order [1, 0, 2]" in run(tmp_path, trained=(6, 2, 9))["causes"][0]["fix"]
+
+
+def test_a_setter_that_nothing_reads(tmp_path):
+    of = {**TARGET, "architectures": ["Qwen3_5ForConditionalGeneration"], "text_config": TARGET}
+    document = run(tmp_path, of=of, tree=BOUNDARIES)
+    assert first(document) == "hook-dead" and document["captured_boundaries"] == []
+
+
+def test_a_target_that_this_release_cannot_tap(tmp_path):
+    document = run(tmp_path, architectures=["PlainForCausalLM"])
+    assert first(document) == "hook-dead" and document["captured_boundaries"] is None
+
+
+def test_a_capture_without_the_residual(tmp_path):
+    document = run(tmp_path, architectures=["Gemma3ForCausalLM"])
+    assert first(document) == "missing-residual" and document["causes"][0]["confidence"] == "likely"
+
+
+@pytest.mark.parametrize(
+    "algorithm, flags, said",
+    [
+        ("EAGLE", "", "last state alone, 64 wide instead of 192"),
+        ("NEXTN", "", "says --speculative-algorithm EAGLE"),
+        ("", "", "has no --speculative-algorithm"),
+    ],
+)
+def test_algorithm_faults(tmp_path, algorithm, flags, said):
+    document = run(tmp_path, algorithm=algorithm, flags=flags)
+    assert first(document) == "algo-flag" and said in document["causes"][0]["evidence"]
+
+
+def test_an_eagle_head_is_no_eagle3_draft(tmp_path):
+    config = {**draft_config(), "architectures": ["LlamaForCausalLMEagle"], "draft_vocab_size": 512}
+    document = run(tmp_path, config, {"fc.weight": ("BF16", (64, 128), None)})
+    assert first(document) == "algo-flag" and document["causes"][0]["fix"] == "--speculative-algorithm EAGLE"
+
+
+def test_a_launch_without_a_draft(tmp_path):
+    served, made = target(tmp_path / "t"), draft(tmp_path / "d")
+    document = preflight(served, made, [Tree.find(ADDS_ONE)], trained=[2, 6, 9],
+                         launch=f"--model-path {served} --speculative-algorithm EAGLE3")  # fmt: skip
+    assert first(document) == "algo-flag" and "own draft" in document["causes"][0]["evidence"]
+
+
+def changed(**changes):
+    return {**draft_config(), **changes}
+
+
+def without(*names, **more):
+    return {name: row for name, row in draft_tensors(draft_config()).items() if name not in names} | more
+
+
+FILE_FAULTS = [
+    pytest.param(None, without(**{"fc.weight": ("BF16", (64, 256), None)}), "fc-width", id="four states in fc"),
+    pytest.param(None, without(**{"fc.weight": ("BF16", (32, 192), None)}), "fc-width", id="rows of fc"),
+    pytest.param(None, without(**{"fc.bias": ("BF16", (64,), None)}), "fc-width", id="a bias that is left out"),
+    pytest.param(changed(target_hidden_size=48), draft_tensors(changed(target_hidden_size=48)), "wrong-target",
+                 id="for a narrower target"),
+    pytest.param(changed(vocab_size=1024), without("t2d"), "wrong-target", id="for another vocabulary"),
+    pytest.param(None, without("d2t", "t2d"), "vocab-map", id="no map"),
+    pytest.param(None, without(d2t=("I64", (100,), None)), "vocab-map", id="a map of another size"),
+    pytest.param(None, without(t2d=("BOOL", (100,), None)), "vocab-map", id="marks of another size"),
+    pytest.param(None, without(d2t=("I64", (128,), b"\xff" * 8 * 128)), "vocab-map", id="negative ids"),
+    pytest.param(None, without(d2t=("I64", (128,), None)), "vocab-map", id="zeros against the marks"),
+    pytest.param(None, without("lm_head.weight"), "embed-head", id="no head"),
+    pytest.param(None, without(**{"lm_head.weight": ("BF16", (64, 64), None)}), "embed-head", id="rows of the head"),
+    pytest.param(None, without(**{"embed_tokens.weight": ("BF16", (256, 64), None)}), "embed-head", id="embedding"),
+    pytest.param(None, without("midlayer.mlp.down_proj.weight"), "weights-random", id="a missing weight"),
+    pytest.param(None, without("midlayer.self_attn.k_proj.weight"), "weights-random", id="a third of a fused one"),
+    pytest.param(None, draft_tensors(draft_config(), layer="layers.0"), "weights-random", id="names of a later release"),
+    pytest.param(changed(norm_before_fc=True), None, "norm", id="a norm that this release has not"),
+    pytest.param(None, without(**{"input_norm.weight": ("BF16", (192,), None)}), "norm", id="a norm that is dropped"),
+    pytest.param(None, without(**{"norm.weight": ("BF16", (32,), None)}), "norm", id="a norm of another size"),
+    pytest.param(changed(architectures=["Eagle3MambaForCausalLM"]), None, "draft-load", id="no such class"),
+    pytest.param(draft_config(draft_vocab_size=...), None, "draft-load", id="no draft_vocab_size"),
+    pytest.param(changed(rope_theta=1.0, rope_parameters={"rope_theta": 2.0}), None, "rope", id="two thetas"),
+    pytest.param(changed(max_position_embeddings=2048), None, "rope", id="too few positions"),
+    pytest.param(changed(torch_dtype="float16"), None, "dtype", id="another element type"),
+    pytest.param(changed(torch_dtype=None), None, "dtype", id="no element type"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("config, tensors, cause", FILE_FAULTS)
+def test_faults_of_the_draft_have_their_name(tmp_path, config, tensors, cause):
+    document = run(tmp_path, config, tensors)
+    assert (document["verdict"], first(document)) == ("fault", cause), document["causes"]
+    assert all(row["evidence"] and row["fix"] for row in document["causes"])
+
+
+def test_absolute_ids_in_the_map_are_recognised(tmp_path):
+    ids = list(range(400, 528 - 16))
+    tensors = without(**vocabulary_map(range(128), 512))
+    tensors["d2t"] = ("I64", (len(ids),), b"".join(token.to_bytes(8, "little") for token in ids))
+    document = run(tmp_path, draft_config(draft_vocab_size=len(ids)), {
+        **tensors, "lm_head.weight": ("BF16", (len(ids), 64), None)})  # fmt: skip
+    assert first(document) == "vocab-map" and "the engine adds the place" in document["causes"][0]["evidence"]
+
+
+def test_a_shared_head_needs_none_in_the_checkpoint(tmp_path):
+    config = draft_config(draft_vocab_size=None)
+    tensors = {name: row for name, row in draft_tensors(config).items() if name != "lm_head.weight"}
+    assert run(tmp_path, config, tensors)["verdict"] == "ok"
+
+
+def test_norms_that_this_release_builds_and_the_checkpoint_has(tmp_path):
+    nested = {"eagle_aux_hidden_state_layer_ids": [1, 5, 8], "norm_before_fc": True}
+    tensors = without(**{"input_norm.weight": ("BF16", (192,), None)})
+    assert run(tmp_path, changed(eagle_config=nested), tensors, tree=BOUNDARIES)["verdict"] == "ok"
+    assert first(run(tmp_path, changed(eagle_config=nested), None, tree=BOUNDARIES)) == "norm"
+
+
+def test_four_states_where_the_release_counts_them(tmp_path):
+    config = draft_config(ids=(1, 4, 6, 8))
+    tensors = draft_tensors(config, slots=4)
+    document = run(tmp_path, config, tensors, tree=BOUNDARIES, trained=(2, 5, 7, 9))
+    assert (document["verdict"], document["concat_width"]) == ("ok", 256)
+    document = run(tmp_path, config, tensors, tree=ADDS_ONE, trained=(2, 5, 7, 9))
+    assert first(document) == "fc-width" and "builds [64, 192]" in document["causes"][0]["evidence"]
+
+
+@pytest.mark.parametrize(
+    "flags, cause",
+    [
+        ("--speculative-num-steps 3 --speculative-eagle-topk 1 --speculative-num-draft-tokens 4", "none"),
+        ("--speculative-num-steps 3 --speculative-eagle-topk 4 --speculative-num-draft-tokens 16", "none"),
+        (
+            "--speculative-num-steps 5 --speculative-eagle-topk 1 --speculative-num-draft-tokens 4",
+            "spec-params",
+        ),
+        (
+            "--speculative-num-steps 2 --speculative-eagle-topk 2 --speculative-num-draft-tokens 8",
+            "spec-params",
+        ),
+        ("--speculative-num-steps 3", "spec-params"),
+        (
+            "--speculative-num-steps 0 --speculative-eagle-topk 1 --speculative-num-draft-tokens 1",
+            "spec-params",
+        ),
+        ("--dtype bfloat16", "none"),
+        ("--dtype float16", "dtype"),
+        ("--context-length 8192", "rope"),
+        ("--context-length 2048", "none"),
+    ],
+)
+def test_launch_numbers(tmp_path, flags, cause):
+    assert first(run(tmp_path, flags=flags)) == cause
+
+
+def test_a_rotated_target(tmp_path):
+    rotated = {"quant_method": "quark", "algo_config": {"name": "QuaRot", "online": True}}
+    document = run(tmp_path, quantization_config=rotated)
+    assert (first(document), document["causes"][0]["confidence"]) == ("quant-basis", "possible")
+    assert run(tmp_path, quantization_config={"quant_method": "fp8"})["verdict"] == "ok"
+
+
+def test_risky_flags_are_notes_not_faults(tmp_path):
+    document = run(
+        tmp_path, flags="--pp-size 2 --disaggregation-mode decode --kv-cache-dtype fp8_e5m2 --magic 1"
+    )
+    assert document["verdict"] == "ok"
+    assert {"pp-drop", "pd-buffer", "kv-attn", "launch"} <= {note["id"] for note in document["notes"]}
+
+
+def test_graphs_that_get_the_defaults_are_a_note(tmp_path):
+    notes = [note["id"] for note in run(tmp_path, changed(eagle_config={"eagle_aux_hidden_state_layer_ids": [2, 5, 8]}),
+                                        trained=(3, 6, 9))["notes"]]  # fmt: skip
+    assert "graph-order" in notes
+    assert "graph-order" not in [note["id"] for note in run(tmp_path, flags="--disable-cuda-graph")["notes"]]
+
+
+def test_a_golden_names_the_target(tmp_path):
+    served = target(tmp_path / "target")
+    same = golden(tmp_path / "g.safetensors", (2, 6, 9), name=target_name(served))
+    assert run(tmp_path, recorded=same)["verdict"] == "ok"
+    renamed = golden(
+        tmp_path / "g.safetensors", (2, 6, 9), name="elsewhere " + target_name(served).split()[1]
+    )
+    assert run(tmp_path, recorded=renamed)["verdict"] == "ok"
+    other = golden(tmp_path / "g.safetensors", (2, 6, 9), name="target sha256:0123456789abcdef")
+    assert first(run(tmp_path, recorded=other)) == "wrong-target"
+    deeper = golden(tmp_path / "g.safetensors", (2, 6, 9), {**TARGET, "num_hidden_layers": 16})
+    assert first(run(tmp_path, recorded=deeper)) == "wrong-target"
+
+
+def test_the_launch_serves_something_else(tmp_path):
+    other = target(tmp_path / "other", num_hidden_layers=24)
+    served, made = target(tmp_path / "t"), draft(tmp_path / "d")
+    finetuned = draft(tmp_path / "d2", draft_config(rms_norm_eps=1e-3))
+    said = "--speculative-algorithm EAGLE3 --model-path {} --speculative-draft-model-path {}"
+    trees = [Tree.find(ADDS_ONE)]
+    document = preflight(served, made, trees, launch=said.format(other, made), trained=[2, 6, 9])
+    assert first(document) == "wrong-target"
+    document = preflight(served, made, trees, launch=said.format(served, finetuned), trained=[2, 6, 9])
+    assert first(document) == "wrong-draft"
+    document = preflight(
+        served, made, trees, launch=said.format("hub/target", "hub/draft"), trained=[2, 6, 9]
+    )
+    assert document["verdict"] == "ok"
+
+
+def test_nothing_known_is_never_a_pass(tmp_path):
+    document = run(tmp_path, trained=None)
+    assert document["verdict"] == "inconclusive" and document["causes"] == []
+    assert {check["state"] for check in document["checks"] if check["id"] == "boundary-offset"} == {"skipped"}
+    assert run(tmp_path, launch=False)["verdict"] == "inconclusive"
+
+
+def test_the_table_of_releases(tmp_path):
+    served = target(tmp_path / "t", DEEPSEEK)
+    made = draft(tmp_path / "d", draft_config(DEEPSEEK, (2, 30, 58), **K25_DRAFT))
+    trees = [Tree.find(ADDS_ONE), Tree.find(BOUNDARIES)]
+    document = preflight(served, made, trees, trained=[3, 31, 59])
+    assert [row["captured_boundaries"] for row in document["trees"]] == [[3, 31, 59], [2, 30, 58]]
+    assert [row["matches"] for row in document["trees"]] == [True, False]
+    assert [row["ids_to_write"] for row in document["trees"]] == [[2, 30, 58], [3, 31, 59]]
+    assert (document["verdict"], first(document)) == ("fault", "release-drift")
+    assert preflight(served, made, trees)["verdict"] == "inconclusive"
+
+
+# The command line.
+
+
+@pytest.fixture
+def system(tmp_path):
+    return target(tmp_path / "t"), draft(tmp_path / "d")
+
+
+def call(*words: object):
+    return CliRunner().invoke(command, [str(word) for word in words], standalone_mode=False)
+
+
+def arguments(system, *more):
+    served, made = system
+    launch = f"--model-path {served} --speculative-draft-model-path {made} --speculative-algorithm EAGLE3"
+    return ["--target", served, "--draft", made, "--tree", ADDS_ONE, "--launch", launch, *more]
+
+
+@pytest.mark.parametrize(
+    "more, code, verdict",
+    [(["--trained", "2,6,9"], 0, "ok"), (["--trained", "[3, 7, 10]"], 1, "fault"), ([], 3, "inconclusive")],
+)
+def test_exit_codes_and_json(system, more, code, verdict):
+    shown = call(*arguments(system, "--json", *more))
+    document = json.loads(shown.stdout)
+    assert (shown.return_value, document["verdict"], document["schema"]) == (
+        code,
+        verdict,
+        "specwire.preflight/1",
+    )
+    assert {"captured_boundaries", "concat_width", "fc_in", "causes", "checks"} <= set(document)
+    page = call(*arguments(system, "--quiet", *more))
+    assert page.return_value == code and f"verdict: {verdict}" in page.stdout
+    assert all(len(line) <= 110 for line in page.stdout.splitlines() if "/" not in line)
+
+
+def test_the_launch_is_given_once(system):
+    import click
+
+    served, made = system
+    for words in (["--target", served, "--draft", made], arguments(system, "--pid", "1")):
+        shown = call(*words)
+        assert isinstance(shown.exception, click.UsageError)
+    both = ["--tree", ADDS_ONE, "--tree", BOUNDARIES]
+    assert call("--target", served, "--draft", made, *both, "--trained", "2,6,9").return_value == 0
+
+
+def test_a_launch_file(system, tmp_path):
+    served, made = system
+    script = tmp_path / "serve.sh"
+    script.write_text(f"T={served}\npython -m sglang.launch_server --model-path $T --speculative-algorithm EAGLE \\\n"
+                      f"  --speculative-draft-model-path {made}\n")  # fmt: skip
+    shown = call("--target", served, "--draft", made, "--tree", BOUNDARIES, "--launch-file", script, "--trained",
+                 "2,6,9")  # fmt: skip
+    assert shown.return_value == 1 and "FAULT algo-flag (certain)" in shown.stdout
+
+
+BROKEN = [
+    pytest.param(lambda t, d: (t, d.parent / "none"), "no draft in .*no such directory", id="missing draft"),
+    pytest.param(lambda t, d: (t.parent / "none", d), "no target in .*no such directory", id="missing target"),
+    pytest.param(lambda t, d: ((t / "config.json").unlink(), (t, d))[1], "no config.json", id="no config"),
+    pytest.param(lambda t, d: ((t / "config.json").write_text("{"), (t, d))[1], "cannot read", id="broken JSON"),
+    pytest.param(lambda t, d: ((t / "config.json").write_text("[]"), (t, d))[1], "no JSON object", id="no object"),
+    pytest.param(lambda t, d: ((t / "config.json").write_text('{"hidden_size": "x"}'), (t, d))[1],
+                 "positive number", id="no layer count"),
+    pytest.param(lambda t, d: ((d / "config.json").write_text("{}"), (t, d))[1], "no architecture", id="no draft"),
+    pytest.param(lambda t, d: ((d / "model.safetensors").write_bytes(b"\xff" * 99), (t, d))[1], "header",
+                 id="hostile weights"),
+    pytest.param(lambda t, d: ((d / "model.safetensors").unlink(), (t, d))[1], r"no \*.safetensors", id="no weights"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("damage, said", BROKEN)
+def test_bad_input_is_one_sentence(system, damage, said):
+    served, made = damage(*system)
+    shown = call("--target", served, "--draft", made, "--tree", ADDS_ONE, "--launch", "--model-path x")
+    assert isinstance(shown.exception, SpecwireError) and "\n" not in str(shown.exception)
+    with pytest.raises(SpecwireError, match=said):
+        raise shown.exception
+
+
+def test_a_golden_that_is_none(system, tmp_path):
+    write_tensors(tmp_path / "g.safetensors", {"x": ("F32", (1,), None)})
+    shown = call(*arguments(system, "--golden", tmp_path / "g.safetensors"))
+    assert isinstance(shown.exception, SpecwireError)
+
+
+def test_nothing_heavy_is_imported():
+    import subprocess
+    import sys
+
+    code = (
+        "import sys, specwire.preflight, specwire.preflight.render; from specwire.cli.preflight import command;"
+        "assert not {'torch', 'sglang', 'libcst', 'numpy', 'safetensors'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
