@@ -18,7 +18,9 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch")
 
 RUNTIME = Path(__file__).parent.parent / "src" / "specwire" / "runtime" / "_specwire.py"
-BATCH = types.SimpleNamespace(forward_mode=types.SimpleNamespace(name="DECODE"), reqs=["a", "b"], extend_num_tokens=None)
+BATCH = types.SimpleNamespace(
+    forward_mode=types.SimpleNamespace(name="DECODE"), reqs=["a", "b"], extend_num_tokens=None
+)
 
 
 def load(**environment):
@@ -157,7 +159,9 @@ def test_acceptance_is_read_from_whatever_verify_returns(taps, tmp_path, result,
 
 
 def test_the_baseline_is_recorded_too(taps, tmp_path):
-    taps.timed("target")(lambda worker, model_worker_batch: types.SimpleNamespace(can_run_cuda_graph=True))(None, model_worker_batch=BATCH)
+    taps.timed("target")(lambda worker, model_worker_batch: types.SimpleNamespace(can_run_cuda_graph=True))(
+        None, model_worker_batch=BATCH
+    )
     line = lines(taps, tmp_path)[1]
     assert (line["kind"], line["mode"], line["batch"], line["graph"]) == ("target", "DECODE", 2, True)
 
@@ -187,7 +191,9 @@ def test_it_stops_after_as_many_cycles_as_it_may_record(tmp_path):
 
 TREES = st.recursive(
     st.tuples(st.sampled_from(["draft", "verify", "target", "draft-extend"]), st.floats(0, 5), st.just(())),
-    lambda inner: st.tuples(st.sampled_from(["draft", "verify", "target"]), st.floats(0, 5), st.lists(inner, max_size=3)),
+    lambda inner: st.tuples(
+        st.sampled_from(["draft", "verify", "target"]), st.floats(0, 5), st.lists(inner, max_size=3)
+    ),
     max_leaves=12,
 )
 

@@ -32,7 +32,9 @@ class Papers:
         self.target, self.draft = target(place / "target"), draft(place / "draft", draft_config())
         self.golden = golden(place / "golden.safetensors", (2, 6, 9))
         self.verified = place / "verify.json"
-        self.launch = f"--model-path {self.target} --speculative-draft-model-path {self.draft} --speculative-algorithm EAGLE3"
+        self.launch = (
+            f"--model-path {self.target} --speculative-draft-model-path {self.draft} --speculative-algorithm EAGLE3"
+        )
         self.write_verified()
 
     def write_record(self) -> None:
@@ -51,12 +53,37 @@ class Papers:
             "target": model_identity(self.target)["sha256"],
             "draft": model_identity(self.draft)["sha256"],
         }
-        run = {"tree": str(self.root), "target": str(self.target), "draft": str(self.draft), "golden": str(self.golden), "sha256": hashes}
-        document = {"schema": "specwire.check/1", "verdict": "match", "ranks": 8, "tree_restored": True, "run": run, **changes}
+        run = {
+            "tree": str(self.root),
+            "target": str(self.target),
+            "draft": str(self.draft),
+            "golden": str(self.golden),
+            "sha256": hashes,
+        }
+        document = {
+            "schema": "specwire.check/1",
+            "verdict": "match",
+            "ranks": 8,
+            "tree_restored": True,
+            "run": run,
+            **changes,
+        }
         self.verified.write_text(json.dumps(document))
 
     def ship(self, *words):
-        arguments = [self.root, "--target", self.target, "--draft", self.draft, "--verify", self.verified, "--launch", self.launch, "--quiet", *words]
+        arguments = [
+            self.root,
+            "--target",
+            self.target,
+            "--draft",
+            self.draft,
+            "--verify",
+            self.verified,
+            "--launch",
+            self.launch,
+            "--quiet",
+            *words,
+        ]
         return CliRunner().invoke(command, list(map(str, arguments)), standalone_mode=False)
 
     def missing(self):
@@ -73,7 +100,10 @@ def papers(tmp_path):
 def test_signed_off(papers):
     done = papers.ship()
     assert done.return_value == 0 and done.stdout.startswith("SIGNED OFF\n")
-    assert tree_identity(Tree.find(papers.root))["sha256"] in done.stdout and model_identity(papers.draft)["sha256"] in done.stdout
+    assert (
+        tree_identity(Tree.find(papers.root))["sha256"] in done.stdout
+        and model_identity(papers.draft)["sha256"] in done.stdout
+    )
 
 
 def test_a_tap_left_in(papers):

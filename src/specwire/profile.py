@@ -71,7 +71,9 @@ def read_profile(folder: Path) -> list[RankProfile]:
     return sorted((_read(file) for file in files), key=lambda each: (each.rank, each.about["pid"]))
 
 
-def summarise(profiles: Sequence[RankProfile], since: float | None = None, until: float | None = None) -> dict[str, Any]:
+def summarise(
+    profiles: Sequence[RankProfile], since: float | None = None, until: float | None = None
+) -> dict[str, Any]:
     """Decode and prefill, each by stage, of the cycles that began in the window (monotonic seconds).
 
     Times and acceptance are the first rank's: all ranks of a group go through a cycle together. How far
@@ -94,7 +96,9 @@ def summarise(profiles: Sequence[RankProfile], since: float | None = None, until
                 "rank": profile.rank,
                 "pid": profile.about["pid"],
                 "cycles": len(cycles),
-                "decode_p50_ms": rounded(quantile([each.milliseconds for each in cycles if each.mode == "DECODE"], 0.5)),
+                "decode_p50_ms": rounded(
+                    quantile([each.milliseconds for each in cycles if each.mode == "DECODE"], 0.5)
+                ),
             }
             for profile, cycles in windows
         ],

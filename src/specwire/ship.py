@@ -47,7 +47,13 @@ def ship(shipment: Shipment, say: Callable[[str], None]) -> dict[str, Any]:
     """
     document, time = read_verified(shipment.verified)
     steps = []
-    for look in (_stopped, _clean, _pristine, lambda each: _preflight(each, document), lambda each: _verified(each, document, time)):
+    for look in (
+        _stopped,
+        _clean,
+        _pristine,
+        lambda each: _preflight(each, document),
+        lambda each: _verified(each, document, time),
+    ):
         for step in look(shipment):
             say(f"{step.id}: {step.state}")
             steps.append(step)
@@ -80,8 +86,14 @@ def read_verified(place: Path) -> tuple[dict[str, Any], float]:
     try:
         document, time = json.loads(file.read_text("utf-8")), file.stat().st_mtime
     except (OSError, ValueError, RecursionError) as error:
-        raise SpecwireError(f"{file}: no result of verify that can be read ({error}). Run `specwire verify ... --out DIR` and name DIR.") from error
-    if not isinstance(document, dict) or document.get("schema") != "specwire.check/1" or not isinstance(document.get("run"), dict):
+        raise SpecwireError(
+            f"{file}: no result of verify that can be read ({error}). Run `specwire verify ... --out DIR` and name DIR."
+        ) from error
+    if (
+        not isinstance(document, dict)
+        or document.get("schema") != "specwire.check/1"
+        or not isinstance(document.get("run"), dict)
+    ):
         raise SpecwireError(f"{file}: no result of verify. Run `specwire verify ... --out DIR` and name DIR.")
     return document, time
 
@@ -90,14 +102,24 @@ def _stopped(shipment: Shipment) -> Iterator[Step]:
     from specwire.live import look
 
     if not Path("/proc/self").exists():
-        yield Step("server-stopped", "unknown", "this system has no /proc: whether a server runs from the tree cannot be told")
+        yield Step(
+            "server-stopped",
+            "unknown",
+            "this system has no /proc: whether a server runs from the tree cannot be told",
+        )
         return
     running, unreadable = look(shipment.tree.root)
     if running:
         named = "; ".join(f"pid {each.pid} ({each.evidence})" for each in running[:5])
-        yield Step("server-stopped", "missing", f"{len(running)} processes run from the tree: {named}. Stop the server.")
+        yield Step(
+            "server-stopped", "missing", f"{len(running)} processes run from the tree: {named}. Stop the server."
+        )
     elif unreadable:
-        yield Step("server-stopped", "unknown", f"processes of another user cannot be looked into: pid {', '.join(map(str, unreadable[:5]))}")
+        yield Step(
+            "server-stopped",
+            "unknown",
+            f"processes of another user cannot be looked into: pid {', '.join(map(str, unreadable[:5]))}",
+        )
     else:
         yield Step("server-stopped", "ok", "no process runs from the tree")
 
@@ -110,7 +132,11 @@ def _clean(shipment: Shipment) -> Iterator[Step]:
         first = report.findings[0]
         where = f"{first.file}:{first.line}" if first.line else first.file
         ours = "specwire remove" if first.managed else "specwire strip"
-        yield Step("tree-clean", "missing", f"{len(report.findings)} findings, the first {first.rule} at {where}: {first.message}. Take it out with `{ours}`.")
+        yield Step(
+            "tree-clean",
+            "missing",
+            f"{len(report.findings)} findings, the first {first.rule} at {where}: {first.message}. Take it out with `{ours}`.",
+        )
     elif report.unknown:
         yield Step("tree-clean", "unknown", report.unknown[0])
     else:
@@ -126,7 +152,11 @@ def _pristine(shipment: Shipment) -> Iterator[Step]:
         yield Step("tree-pristine", "unknown", str(error))
         return
     if found:
-        yield Step("tree-pristine", "missing", f"{len(found)} files are not the release's, the first {found[0].file}: {found[0].message}")
+        yield Step(
+            "tree-pristine",
+            "missing",
+            f"{len(found)} files are not the release's, the first {found[0].file}: {found[0].message}",
+        )
     else:
         yield Step("tree-pristine", "ok", f"every file is that of SGLang {shipment.tree.version}")
 
@@ -143,10 +173,14 @@ def _preflight(shipment: Shipment, verified: Mapping[str, Any]) -> Iterator[Step
         yield Step("preflight", "ok", f"boundaries {document['captured_boundaries']} reach the draft")
     elif document["verdict"] == "fault":
         cause = document["causes"][0]
-        yield Step("preflight", "missing", f"{cause['id']} ({cause['confidence']}): {cause['evidence']}. {cause['fix']}")
+        yield Step(
+            "preflight", "missing", f"{cause['id']} ({cause['confidence']}): {cause['evidence']}. {cause['fix']}"
+        )
     else:
         skipped = next((each for each in document["checks"] if each["state"] == "skipped"), None)
-        yield Step("preflight", "unknown", f"no verdict: {skipped['id']}: {skipped['why']}" if skipped else "no verdict")
+        yield Step(
+            "preflight", "unknown", f"no verdict: {skipped['id']}: {skipped['why']}" if skipped else "no verdict"
+        )
 
 
 def _verified(shipment: Shipment, document: Mapping[str, Any], time: float) -> Iterator[Step]:
@@ -166,23 +200,35 @@ def _same(shipment: Shipment, run: Mapping[str, Any]) -> Step:
     """Whether tree, target and draft are, by their bytes, the ones that were verified."""
     hashes = run.get("sha256")
     if not isinstance(hashes, dict):
-        return Step("verified-these", "unknown", "the last verify recorded no hashes: verify again with this specwire")
+        return Step(
+            "verified-these", "unknown", "the last verify recorded no hashes: verify again with this specwire"
+        )
     now = {
         "tree": tree_identity(shipment.tree)["sha256"],
         "target": model_identity(shipment.target)["sha256"],
         "draft": model_identity(shipment.draft)["sha256"],
     }
     if changed := [name for name, digest in now.items() if hashes.get(name) != digest]:
-        return Step("verified-these", "missing", f"the last verify was of another {' and '.join(changed)} ({', '.join(str(run.get(name)) for name in changed)}). Verify these.")
+        return Step(
+            "verified-these",
+            "missing",
+            f"the last verify was of another {' and '.join(changed)} ({', '.join(str(run.get(name)) for name in changed)}). Verify these.",
+        )
     return Step("verified-these", "ok", "tree, target and draft are the ones that were verified, by their hashes")
 
 
 def _newer(shipment: Shipment, time: float) -> Step:
-    places = {"tree": (shipment.tree.package, ("*.py",)), "target": (shipment.target, _WEIGHTS), "draft": (shipment.draft, _WEIGHTS)}
+    places = {
+        "tree": (shipment.tree.package, ("*.py",)),
+        "target": (shipment.target, _WEIGHTS),
+        "draft": (shipment.draft, _WEIGHTS),
+    }
     for name, (place, patterns) in places.items():
         changed, where = newest_change(place, *patterns)
         if changed > time:
-            return Step("verified-since", "missing", f"the {name} changed after the last verify: {where}. Verify again.")
+            return Step(
+                "verified-since", "missing", f"the {name} changed after the last verify: {where}. Verify again."
+            )
     return Step("verified-since", "ok", "nothing changed after the last verify")
 
 

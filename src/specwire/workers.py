@@ -56,9 +56,16 @@ def stages(source: Source) -> Iterator[Stage | Missing]:
                 serving = [each for _, others in classes for each in others if _serves(each, owner, stage, names)]
                 found |= dict.fromkeys(serving, stage)
                 if not serving:
-                    missing.append(Missing(cycle.qualname, f"{' or '.join(sorted(names))} is called, and no class of the file defines it"))
+                    missing.append(
+                        Missing(
+                            cycle.qualname,
+                            f"{' or '.join(sorted(names))} is called, and no class of the file defines it",
+                        )
+                    )
         elif "EAGLEWorker" in owner.name:
-            missing.append(Missing(owner.name, "no method of it drafts (.draft), verifies (.verify) and extends the draft"))
+            missing.append(
+                Missing(owner.name, "no method of it drafts (.draft), verifies (.verify) and extends the draft")
+            )
     yield from _placed(source, found)
     yield from missing
 
@@ -67,7 +74,11 @@ def target_forwards(source: Source) -> Iterator[Stage | Missing]:
     """The target worker's forward of one batch: the one that also serves a verify, which samples by itself."""
     for owner, methods in _classes(source):
         if owner.name == "TpModelWorker":
-            fit = [each for each in methods if "self.model_runner.forward" in each.calls and each.parameters & {"is_verify", "skip_sample"}]
+            fit = [
+                each
+                for each in methods
+                if "self.model_runner.forward" in each.calls and each.parameters & {"is_verify", "skip_sample"}
+            ]
             if len(fit) == 1:
                 yield from _placed(source, {fit[0]: "target"})
             else:
@@ -84,7 +95,11 @@ def _cycle(methods: list[_Method]) -> _Method | None:
 
 
 def _wanted(methods: list[_Method]) -> dict[str, set[str]]:
-    return {"draft": {"draft"}, "verify": {"verify"}, "draft-extend": {name[1:] for each in methods for name in _extends(each)}}
+    return {
+        "draft": {"draft"},
+        "verify": {"verify"},
+        "draft-extend": {name[1:] for each in methods for name in _extends(each)},
+    }
 
 
 def _extends(method: _Method) -> set[str]:
@@ -102,13 +117,18 @@ def _serves(method: _Method, worker: ast.ClassDef, stage: str, names: set[str]) 
 
 def _classes(source: Source) -> list[tuple[ast.ClassDef, list[_Method]]]:
     classes = [node for node in ast.parse(source.data).body if isinstance(node, ast.ClassDef)]
-    return [(owner, [_method(owner, node) for node in owner.body if isinstance(node, ast.FunctionDef)]) for owner in classes]
+    return [
+        (owner, [_method(owner, node) for node in owner.body if isinstance(node, ast.FunctionDef)])
+        for owner in classes
+    ]
 
 
 def _method(owner: ast.ClassDef, node: ast.FunctionDef) -> _Method:
     given = node.args
     parameters = frozenset(each.arg for each in (*given.posonlyargs, *given.args, *given.kwonlyargs))
-    calls = [each.func for each in ast.walk(node) if isinstance(each, ast.Call) and isinstance(each.func, ast.Attribute)]
+    calls = [
+        each.func for each in ast.walk(node) if isinstance(each, ast.Call) and isinstance(each.func, ast.Attribute)
+    ]
     named = {f".{each.attr}" for each in calls} | {ast.unparse(each) for each in calls}
     return _Method(node.name, owner, node.lineno, frozenset(named), parameters)
 

@@ -71,7 +71,9 @@ class Handler(BaseHTTPRequestHandler):
 
     def fail(self):
         if fake == "dies":
-            sys.stderr.write("Traceback (most recent call last):\n  File \"x.py\", line 1, in f\nRuntimeError: the fake ran out of memory\n")
+            sys.stderr.write(
+                'Traceback (most recent call last):\n  File "x.py", line 1, in f\nRuntimeError: the fake ran out of memory\n'
+            )
             sys.stderr.flush()
             os._exit(7)
         if fake == "hangs":

@@ -33,7 +33,9 @@ def points(done):
 
 
 def test_baseline_and_drafts_side_by_side(fake_tree, models, tmp_path):
-    done = bench(fake_tree, models, "--concurrency", "1,3", "--repeats", "3", drafts=2, out=tmp_path / "out", env=STEADY)
+    done = bench(
+        fake_tree, models, "--concurrency", "1,3", "--repeats", "3", drafts=2, out=tmp_path / "out", env=STEADY
+    )
     document = json.loads(done.stdout)
     assert done.returncode == 0, done.stderr
     assert [point["name"] for point in document["points"]] == ["baseline", "draft", "other"]
@@ -46,7 +48,9 @@ def test_baseline_and_drafts_side_by_side(fake_tree, models, tmp_path):
     assert run["output_tokens"] == 6 * 16 and run["failed"] == 0
     assert run["acceptance"]["length"] == 2 and run["acceptance"]["by_position"] == [1.0]
     assert base["loads"][0]["runs"][0]["acceptance"] is None
-    assert "--speculative-draft-model-path" not in base["launch"] and "--speculative-draft-model-path" in draft["launch"]
+    assert (
+        "--speculative-draft-model-path" not in base["launch"] and "--speculative-draft-model-path" in draft["launch"]
+    )
     assert json.loads((tmp_path / "out" / "bench.json").read_text()) == document
     assert document["provenance"]["tree"]["version"] == "9.9"
 
@@ -64,7 +68,7 @@ def test_times_are_those_of_the_server(fake_tree, models):
         ("no-boot", "boot", "ValueError: the fake does not like its arguments"),
         ("silent-boot", "boot", "hangs: its log has said nothing for 2 s"),
         ("never-ready", "boot", "not ready within 3 s"),
-        ("error-500", "warm-up", "HTTP 500 from /generate: {\"error\": \"CUDA out of memory, says the fake\"}"),
+        ("error-500", "warm-up", 'HTTP 500 from /generate: {"error": "CUDA out of memory, says the fake"}'),
         ("error-event", "load", "the fake aborts"),
         ("hangs", "load", "hangs: silent for 2 s"),
         ("dies", "load", "the server died: RuntimeError: the fake ran out of memory"),
@@ -72,7 +76,14 @@ def test_times_are_those_of_the_server(fake_tree, models):
     ],
 )
 def test_a_failing_server_is_that_points_result(fake_tree, models, fake, stage, why):
-    patience = ["--boot-timeout", "3" if fake == "never-ready" else "60", "--silent-log", "2" if fake == "silent-boot" else "60", "--silence", "2"]
+    patience = [
+        "--boot-timeout",
+        "3" if fake == "never-ready" else "60",
+        "--silent-log",
+        "2" if fake == "silent-boot" else "60",
+        "--silence",
+        "2",
+    ]
     done = bench(fake_tree, models, *patience, "--concurrency", "2", env={"FAKE_DRAFT_FAILS": fake}.items())
     assert done.returncode == 2
     found = points(done)
@@ -97,7 +108,9 @@ def test_no_process_is_left_even_in_a_session_of_its_own(fake_tree, models):
 def test_killed_bench_takes_its_server_along(fake_tree, models, tmp_path):
     target, draft, _ = models
     command = [*SPECWIRE, "bench", fake_tree, "--target", target, "--draft", draft, *QUICK, "--out", tmp_path / "out"]
-    process = subprocess.Popen(list(map(str, command)), env={**os.environ, "FAKE_MS": "500"}, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        list(map(str, command)), env={**os.environ, "FAKE_MS": "500"}, stderr=subprocess.PIPE, text=True
+    )
     for line in process.stderr:
         if "warming up" in line:
             break
@@ -120,7 +133,9 @@ def test_a_running_server(fake_tree, models):
         server.wait()
 
 
-@pytest.mark.parametrize("url", ["http://example.com:30000", "http://10.0.0.1", "https://127.0.0.1", "http://127.0.0.1:30000/v1"])
+@pytest.mark.parametrize(
+    "url", ["http://example.com:30000", "http://10.0.0.1", "https://127.0.0.1", "http://127.0.0.1:30000/v1"]
+)
 def test_only_servers_on_this_machine(url, models):
     done = specwire("bench", "--url", url, "--target", models[0], *QUICK)
     assert done.returncode == 2 and "only a server on this machine" in done.stderr

@@ -29,7 +29,9 @@ def test_quantile_interpolates():
     assert quantile([], 0.5) is None and spread([])["p99"] is None
 
 
-@pytest.mark.parametrize("freedom, value", [(1, 12.706), (2, 4.303), (7, 2.365), (12, 2.179), (20, 2.086), (60, 2.0), (1e6, 1.96)])
+@pytest.mark.parametrize(
+    "freedom, value", [(1, 12.706), (2, 4.303), (7, 2.365), (12, 2.179), (20, 2.086), (60, 2.0), (1e6, 1.96)]
+)
 def test_students_t(freedom, value):
     assert _t975(freedom) == pytest.approx(value, rel=0.01)
 
@@ -89,7 +91,13 @@ def test_figures_of_a_run():
 
 
 def test_failed_requests_are_counted_and_not_averaged():
-    run = figures([answer(0.0, [(1.0, 4)]), answer(0.0, [(9.0, 9)], error="HTTP 500"), answer(0.0, [(9.0, 9)], error="HTTP 500")])
+    run = figures(
+        [
+            answer(0.0, [(1.0, 4)]),
+            answer(0.0, [(9.0, 9)], error="HTTP 500"),
+            answer(0.0, [(9.0, 9)], error="HTTP 500"),
+        ]
+    )
     assert (run["failed"], run["errors"], run["output_tokens"]) == (2, ["2 x HTTP 500"], 4)
 
 
@@ -104,7 +112,16 @@ def test_acceptance_from_the_engines_counters():
 
 
 def point(name, *rates, state="ok"):
-    runs = [{"tokens_per_second": rate, "per_user": rate, "ttft_ms": spread([1.0]), "itl_ms": spread([1000 / rate]), "outputs": ["a", "b"]} for rate in rates]
+    runs = [
+        {
+            "tokens_per_second": rate,
+            "per_user": rate,
+            "ttft_ms": spread([1.0]),
+            "itl_ms": spread([1000 / rate]),
+            "outputs": ["a", "b"],
+        }
+        for rate in rates
+    ]
     return {"name": name, "state": state, "error": None, "loads": [{"kind": "closed", "value": 1, "runs": runs}]}
 
 
@@ -143,15 +160,28 @@ def cycle(**changes):
 
 
 def write(folder, *lines, head=HEAD, tail=""):
-    (folder / f"rank{head['rank']}.{head['pid']}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in (head, *lines)) + tail)
+    (folder / f"rank{head['rank']}.{head['pid']}.jsonl").write_text(
+        "".join(json.dumps(line) + "\n" for line in (head, *lines)) + tail
+    )
 
 
 def test_profile_by_stage(tmp_path):
-    write(tmp_path, cycle(), cycle(ms=30.0, parts={"draft": [20.0, 1], "target": [10.0, 1]}), cycle(mode="EXTEND"), cycle(mode="IDLE"))
+    write(
+        tmp_path,
+        cycle(),
+        cycle(ms=30.0, parts={"draft": [20.0, 1], "target": [10.0, 1]}),
+        cycle(mode="EXTEND"),
+        cycle(mode="IDLE"),
+    )
     found = summarise(read_profile(tmp_path))
     decode = found["decode"]
     assert (decode["cycles"], decode["total_ms"], decode["accounted"]) == (2, 40.0, 1.0)
-    assert [(each["stage"], each["share"]) for each in decode["stages"]] == [("draft", 0.55), ("target", 0.4), ("verify", 0.025), ("other", 0.025)]
+    assert [(each["stage"], each["share"]) for each in decode["stages"]] == [
+        ("draft", 0.55),
+        ("target", 0.4),
+        ("verify", 0.025),
+        ("other", 0.025),
+    ]
     assert decode["acceptance"]["length"] == 2.0 and found["prefill"]["cycles"] == 1
 
 
@@ -167,7 +197,9 @@ def test_line_cut_short_by_a_kill(tmp_path):
     assert (len(found.cycles), found.unreadable) == (1, 1)
 
 
-@pytest.mark.parametrize("text", ["", "{}\n", "[1]\n", '{"schema": "other/1"}\n', json.dumps(HEAD) + "\n{}\n" + json.dumps(cycle()) + "\n"])
+@pytest.mark.parametrize(
+    "text", ["", "{}\n", "[1]\n", '{"schema": "other/1"}\n', json.dumps(HEAD) + "\n{}\n" + json.dumps(cycle()) + "\n"]
+)
 def test_what_is_no_profile(tmp_path, text):
     (tmp_path / "rank0.1.jsonl").write_text(text)
     with pytest.raises(SpecwireError, match=r"rank0.1.jsonl:\d"):

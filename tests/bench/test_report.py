@@ -25,11 +25,28 @@ PROVENANCE = {
     "specwire": "1.0", "command": ["specwire", "bench"], "machine": {"system": "Linux", "processors": 2}, "drafts": [],
     "tree": {"version": "9.9", "root": "/tree", "sha256": "ab" * 32}, "target": {"path": "/target", "sha256": "cd" * 32},
 }  # fmt: skip
-WORKLOAD = {"prompts": 8, "prompt_length": {"least": 8, "most": 8}, "in": "tokens", "new_tokens": 16, "loads": [], "repeats": 3, "seed": 0}
+WORKLOAD = {
+    "prompts": 8,
+    "prompt_length": {"least": 8, "most": 8},
+    "in": "tokens",
+    "new_tokens": 16,
+    "loads": [],
+    "repeats": 3,
+    "seed": 0,
+}
 
 
 def profile(folder, **parts):
-    cycle = {"kind": "cycle", "t": 1.0, "ms": sum(parts.values()), "gap_ms": 1.0, "mode": "DECODE", "batch": 1, "graph": False, "accepted": [2, 1]}
+    cycle = {
+        "kind": "cycle",
+        "t": 1.0,
+        "ms": sum(parts.values()),
+        "gap_ms": 1.0,
+        "mode": "DECODE",
+        "batch": 1,
+        "graph": False,
+        "accepted": [2, 1],
+    }
     lines = [HEAD, {**cycle, "parts": {name.replace("_", "-"): [value, 1] for name, value in parts.items()}}]
     (folder / "rank0.1.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     return summarise(read_profile(folder))
@@ -38,23 +55,58 @@ def profile(folder, **parts):
 def point(name, *rates, draft=None, profile=None):
     accepted = {**acceptance([1, 2, 3]), "engine_length": 2.1, "by": "spec histogram"} if draft else None
     runs = [
-        {"tokens_per_second": rate, "per_user": rate, "ttft_ms": spread([1.0]), "itl_ms": spread([1000 / rate]), "outputs": ["a"], "acceptance": accepted}
+        {
+            "tokens_per_second": rate,
+            "per_user": rate,
+            "ttft_ms": spread([1.0]),
+            "itl_ms": spread([1000 / rate]),
+            "outputs": ["a"],
+            "acceptance": accepted,
+        }
         for rate in rates
     ]
     load = {"kind": "closed", "value": 1, "runs": runs, "stopped_early": False, "profile": profile}
-    return {"name": name, "id": name, "draft": draft, "where": {}, "state": "ok", "error": None, "loads": [load], "launch": f"launch {name}"}
+    return {
+        "name": name,
+        "id": name,
+        "draft": draft,
+        "where": {},
+        "state": "ok",
+        "error": None,
+        "loads": [load],
+        "launch": f"launch {name}",
+    }
 
 
 def failed(name):
-    return {**point(name), "state": "failed", "error": {"stage": "boot", "why": "out of memory", "log": "/log"}, "loads": []}
+    return {
+        **point(name),
+        "state": "failed",
+        "error": {"stage": "boot", "why": "out of memory", "log": "/log"},
+        "loads": [],
+    }
 
 
 def bench(*points):
-    return {"schema": "specwire.bench/1", "points": list(points), "comparisons": comparisons(points), "workload": WORKLOAD, "provenance": PROVENANCE}
+    return {
+        "schema": "specwire.bench/1",
+        "points": list(points),
+        "comparisons": comparisons(points),
+        "workload": WORKLOAD,
+        "provenance": PROVENANCE,
+    }
 
 
 def sweep(*points):
-    return {"schema": "specwire.sweep/1", "points": list(points), "best": best(points), "left_out": [], "complete": True, "workload": WORKLOAD, "provenance": PROVENANCE}
+    return {
+        "schema": "specwire.sweep/1",
+        "points": list(points),
+        "best": best(points),
+        "left_out": [],
+        "complete": True,
+        "workload": WORKLOAD,
+        "provenance": PROVENANCE,
+    }
 
 
 def verify(verdict, *causes):
@@ -86,11 +138,15 @@ def test_wiring_comes_first_and_names_its_cause():
     cause = {"id": "boundary-offset", "confidence": "certain", "evidence": "one off", "fix": "subtract one"}
     whole, text = both(bench(point("baseline", 1, 2), point("draft", 1, 2, draft="d")), verify("mismatch", cause))
     for each in (whole, text):
-        assert "does NOT get" in each and each.index("boundary-offset") < each.index("Speed:") and "subtract one" in each
+        assert (
+            "does NOT get" in each and each.index("boundary-offset") < each.index("Speed:") and "subtract one" in each
+        )
 
 
 def test_sweep_names_setting_and_launch_line():
-    for text in both(sweep(point("base", 100, 101, 99), point("steps=2", 130, 131, 129, draft="d"), failed("steps=5"))):
+    for text in both(
+        sweep(point("base", 100, 101, 99), point("steps=2", 130, 131, 129, draft="d"), failed("steps=5"))
+    ):
         assert "launch steps=2" in text and "out of memory" in text and "/log" in text
     for text in both(sweep(point("base", 100, 101, 99), point("steps=2", 70, 71, 69, draft="d"))):
         assert "Speculation does not pay here" in text and "launch base" in text
@@ -101,7 +157,12 @@ def test_sweep_names_setting_and_launch_line():
 def test_where_the_time_goes(tmp_path):
     base, draft = tmp_path / "a", tmp_path / "b"
     base.mkdir(), draft.mkdir()
-    points = point("baseline", 100, 101, profile=profile(base, target=10.0)), point("draft", 80, 81, draft="d", profile=profile(draft, draft=1.0, target=8.5, verify=0.5, draft_extend=1.5))
+    points = (
+        point("baseline", 100, 101, profile=profile(base, target=10.0)),
+        point(
+            "draft", 80, 81, draft="d", profile=profile(draft, draft=1.0, target=8.5, verify=0.5, draft_extend=1.5)
+        ),
+    )
     whole, text = both(bench(*points))
     assert "verification takes 78% of a cycle" in text and "| target's forward | 6.67 | 5.67 |" in text
     assert whole.count("<svg") == 3
@@ -115,7 +176,11 @@ class Outside(HTMLParser):
         self.reaches, self.open = [], []
 
     def handle_starttag(self, tag, attributes):
-        self.reaches += [value for name, value in attributes if name in ("src", "href", "xlink:href", "srcset") or name.startswith("on")]
+        self.reaches += [
+            value
+            for name, value in attributes
+            if name in ("src", "href", "xlink:href", "srcset") or name.startswith("on")
+        ]
         self.reaches += [tag] if tag in ("script", "link", "iframe", "object", "img") else []
         if tag != "meta":
             self.open.append(tag)
@@ -136,10 +201,13 @@ HOSTILE = st.text(st.sampled_from("<>&\"'`*_|[]\\$\n\r\u2028 ab"), max_size=12)
 def test_names_from_outside_stay_text(name, why):
     bad = failed(name)
     bad["error"]["why"] = f"<script>alert(1)</script>{why}"
-    whole, text = both(bench(point("baseline", 10, 11), point(name, 12, 13, draft="d"), bad), sweep(point(name, 10, 11), point(name + "x", 12, 13, draft="d")))
+    whole, text = both(
+        bench(point("baseline", 10, 11), point(name, 12, 13, draft="d"), bad),
+        sweep(point(name, 10, 11), point(name + "x", 12, 13, draft="d")),
+    )
     parser = Outside()
     parser.feed(whole)
-    assert not parser.open and not parser.reaches and "url(" not in whole and not re.search(r"(?<!\\)<", text)
+    assert not parser.open and not parser.reaches and "url(" not in whole and not re.search(r"(?<!\\)<", re.sub(r"(?ms)^(`{3,})$.*?^\1$", "", text))
     rows = [line for line in text.splitlines() if line.startswith("|")]
     heads = [number for number, row in enumerate(rows) if row.startswith("| ---")]
     for number in heads:
@@ -166,7 +234,9 @@ def test_command_writes_both_forms(tmp_path):
     done = run(tmp_path, "--out", tmp_path / "r.html", "--markdown", tmp_path / "r.md", "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["written"] == [str(tmp_path / "r.html"), str(tmp_path / "r.md")]
-    assert (tmp_path / "r.html").read_text().startswith("<!doctype html>") and (tmp_path / "r.md").read_text().startswith("# ")
+    assert (tmp_path / "r.html").read_text().startswith("<!doctype html>") and (
+        tmp_path / "r.md"
+    ).read_text().startswith("# ")
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"schema": "specwire.tree/1"}', '{"schema": "specwire.bench/1"}'])

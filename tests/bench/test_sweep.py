@@ -19,8 +19,31 @@ GRID = 'steps = [1, 2]\n[env]\nFAKE_DRAFT_FAILS = ["", "no-boot"]\n'
 def command(tree, models, folder, grid=GRID, *words):
     (folder / "grid.toml").write_text(grid)
     target, draft, _ = models
-    sweep = ["sweep", tree, "--target", target, "--draft", draft, "--grid", folder / "grid.toml", "--out", folder / "out"]
-    load = ["--device", "cpu", "--prompt-length", "8", "--new-tokens", "16", "--requests", "6", "--repeats", "2", *words]
+    sweep = [
+        "sweep",
+        tree,
+        "--target",
+        target,
+        "--draft",
+        draft,
+        "--grid",
+        folder / "grid.toml",
+        "--out",
+        folder / "out",
+    ]
+    load = [
+        "--device",
+        "cpu",
+        "--prompt-length",
+        "8",
+        "--new-tokens",
+        "16",
+        "--requests",
+        "6",
+        "--repeats",
+        "2",
+        *words,
+    ]
     return list(map(str, [*SPECWIRE, *sweep, *load]))
 
 
@@ -63,7 +86,9 @@ def test_killed_in_the_middle_it_goes_on_where_it_was(fake_tree, models, tmp_pat
     second = subprocess.run([*words, "--json"], capture_output=True, text=True, timeout=120)
     document = json.loads(second.stdout)
     assert second.returncode == 0 and document["complete"] and len(document["points"]) == 4
-    assert all(path.stat().st_mtime_ns == before for path, before in kept.items()), "what was measured is not measured again"
+    assert all(path.stat().st_mtime_ns == before for path, before in kept.items()), (
+        "what was measured is not measured again"
+    )
     assert "point 1/4 baseline: booting" not in second.stderr
 
 
@@ -96,12 +121,20 @@ def grid(tmp_path, text):
 
 
 def test_grid_is_every_combination_with_a_baseline_for_each_surrounding(tmp_path):
-    found = grid(tmp_path, 'steps = [1, 2]\ntopk = [1, 2]\n[env]\nNCCL_PROTO = ["", "LL"]\n[arguments]\n"--page-size" = [1]\n')
+    found = grid(
+        tmp_path, 'steps = [1, 2]\ntopk = [1, 2]\n[env]\nNCCL_PROTO = ["", "LL"]\n[arguments]\n"--page-size" = [1]\n'
+    )
     names = [point.setting.name for point in found.points]
     assert names[:2] == ["baseline page-size=1", "baseline NCCL_PROTO=LL page-size=1"]
     assert len(names) == len(set(names)) == 2 + 2 * 4
     last = found.points[-1].setting
-    assert last.arguments == ("--tp-size=2", "--speculative-num-steps=2", "--speculative-eagle-topk=2", "--speculative-num-draft-tokens=7", "--page-size=1")
+    assert last.arguments == (
+        "--tp-size=2",
+        "--speculative-num-steps=2",
+        "--speculative-eagle-topk=2",
+        "--speculative-num-draft-tokens=7",
+        "--page-size=1",
+    )
     assert last.env == {"A": "1", "NCCL_PROTO": "LL"}
 
 
@@ -117,16 +150,35 @@ def test_a_point_keeps_its_id_when_the_grid_grows(tmp_path):
     assert one < {point.id for point in grid(tmp_path, "steps = [1, 2]\n").points}
 
 
-@pytest.mark.parametrize("text", ["steps = [0]", 'steps = ["a"]', "step = [1]", "steps = [true]", "env = 3", "[env]\nA = {}", "steps ="])
+@pytest.mark.parametrize(
+    "text", ["steps = [0]", 'steps = ["a"]', "step = [1]", "steps = [true]", "env = 3", "[env]\nA = {}", "steps ="]
+)
 def test_what_is_no_grid(tmp_path, text):
     with pytest.raises(SpecwireError, match="grid.toml"):
         grid(tmp_path, text)
 
 
 def record(name, *rates, draft="d", state="ok"):
-    runs = [{"tokens_per_second": rate, "per_user": rate, "ttft_ms": {"mean": 1.0}, "itl_ms": {"mean": 1.0}, "outputs": []} for rate in rates]
+    runs = [
+        {
+            "tokens_per_second": rate,
+            "per_user": rate,
+            "ttft_ms": {"mean": 1.0},
+            "itl_ms": {"mean": 1.0},
+            "outputs": [],
+        }
+        for rate in rates
+    ]
     loads = [{"kind": "closed", "value": 1, "runs": runs}]
-    return {"id": name, "name": name, "draft": draft, "state": state, "where": {}, "loads": loads, "launch": f"launch {name}"}
+    return {
+        "id": name,
+        "name": name,
+        "draft": draft,
+        "state": state,
+        "where": {},
+        "loads": loads,
+        "launch": f"launch {name}",
+    }
 
 
 def test_best_is_judged_by_what_was_measured_again():

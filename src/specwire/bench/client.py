@@ -72,7 +72,9 @@ async def run_load(
         answers[number] = await _request(address, prompts[number], silence)
 
     closed = load.kind == "closed"
-    sending = asyncio.create_task(_closed(one, len(prompts), int(load.value)) if closed else _open(one, len(prompts), load.value, seed))
+    sending = asyncio.create_task(
+        _closed(one, len(prompts), int(load.value)) if closed else _open(one, len(prompts), load.value, seed)
+    )
     death = None
     while not sending.done() and death is None:
         await asyncio.wait([sending], timeout=0.25)
@@ -125,7 +127,9 @@ async def _request(address: Address, prompt: Prompt, silence: float) -> Answer:
     answer.done = answer.arrivals[-1][0] if answer.arrivals else time.monotonic()
     answer.output = output.digest()
     if answer.error is None and answer.tokens < prompt.new_tokens:
-        answer.error = f"ended after {answer.tokens} of {prompt.new_tokens} tokens: {answer.meta.get('finish_reason')}"
+        answer.error = (
+            f"ended after {answer.tokens} of {prompt.new_tokens} tokens: {answer.meta.get('finish_reason')}"
+        )
     return answer
 
 

@@ -59,4 +59,9 @@ def _ratio(ours, theirs, name: str, more_is_better: bool) -> dict[str, Any] | No
     found = ratio(*values) if more_is_better else ratio(*reversed(values))
     if found is None:
         return None
-    return {"value": rounded(found.value), "low": rounded(found.low), "high": rounded(found.high), "verdict": found.verdict}
+    return {
+        "value": rounded(found.value),
+        "low": rounded(found.low),
+        "high": rounded(found.high),
+        "verdict": found.verdict,
+    }

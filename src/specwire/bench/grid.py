@@ -59,14 +59,20 @@ def read_grid(path: Path, draft: Path, arguments: Sequence[str], env: Mapping[st
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise SpecwireError(f"{path}: no TOML that can be read ({error}). An example:\n{EXAMPLE}") from error
     if unknown := sorted(set(grid) - _KEYS):
-        raise SpecwireError(f"{path}: {unknown[0]} means nothing here. There are: {', '.join(sorted(_KEYS))}. An example:\n{EXAMPLE}")
+        raise SpecwireError(
+            f"{path}: {unknown[0]} means nothing here. There are: {', '.join(sorted(_KEYS))}. An example:\n{EXAMPLE}"
+        )
     steps, topk = _numbers(path, grid, "steps", [3], 1), _numbers(path, grid, "topk", [1], 1)
     tokens = _numbers(path, grid, "draft_tokens", [], 2) or [None]
-    surroundings = [(dict(one), dict(other)) for one in _choices(path, grid, "env") for other in _choices(path, grid, "arguments")]
+    surroundings = [
+        (dict(one), dict(other)) for one in _choices(path, grid, "env") for other in _choices(path, grid, "arguments")
+    ]
     points, left_out = [], []
     for settings, flags in surroundings:
         points.append(_point(None, None, settings, flags, arguments, env))
-    for (settings, flags), (steps_, topk_, tokens_) in itertools.product(surroundings, itertools.product(steps, topk, tokens)):
+    for (settings, flags), (steps_, topk_, tokens_) in itertools.product(
+        surroundings, itertools.product(steps, topk, tokens)
+    ):
         chosen = {"steps": steps_, "topk": topk_, "draft_tokens": tokens_ or _most_tokens(steps_, topk_)}
         if why := _senseless(**chosen):
             left_out.append({"where": chosen, "why": why})
@@ -87,8 +93,18 @@ def _point(chosen, draft, settings, flags, arguments, env) -> Point:
             f"--speculative-num-draft-tokens={chosen['draft_tokens']}",
             *extra,
         ]
-    name = " ".join([*(["baseline"] if not chosen else []), *(f"{key.lstrip('-')}={value}" for key, value in where.items() if value != "")])
-    return Point(Setting(name, draft, (*arguments, *extra), {**env, **{key: value for key, value in settings.items() if value}}), where)
+    name = " ".join(
+        [
+            *(["baseline"] if not chosen else []),
+            *(f"{key.lstrip('-')}={value}" for key, value in where.items() if value != ""),
+        ]
+    )
+    return Point(
+        Setting(
+            name, draft, (*arguments, *extra), {**env, **{key: value for key, value in settings.items() if value}}
+        ),
+        where,
+    )
 
 
 def _senseless(steps: int, topk: int, draft_tokens: int) -> str | None:
@@ -120,7 +136,10 @@ def _choices(path: Path, grid: Mapping[str, Any], key: str) -> Iterator[tuple[tu
     table = grid.get(key, {})
     if not isinstance(table, dict) or not all(isinstance(value, (str, int, float, list)) for value in table.values()):
         raise SpecwireError(f"{path}: [{key}] wants a list of values for each name. An example:\n{EXAMPLE}")
-    columns = [[(name, _text(value)) for value in (values if isinstance(values, list) else [values])] for name, values in table.items()]
+    columns = [
+        [(name, _text(value)) for value in (values if isinstance(values, list) else [values])]
+        for name, values in table.items()
+    ]
     return itertools.product(*columns)
 
 

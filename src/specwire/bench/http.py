@@ -55,7 +55,9 @@ async def post_lines(address: Address, path: str, body: dict[str, Any], silence:
             yield line
 
 
-async def ask(address: Address, method: str, path: str, timeout: float, body: dict[str, Any] | None = None) -> tuple[int, str]:
+async def ask(
+    address: Address, method: str, path: str, timeout: float, body: dict[str, Any] | None = None
+) -> tuple[int, str]:
     """Status and text of one answer. Raises OSError, ServerSays or TimeoutError."""
     async with asyncio.timeout(timeout):
         async with _exchange(address, method, path, body, timeout) as (status, lines):
@@ -81,7 +83,9 @@ async def _exchange(address: Address, method: str, path: str, body: dict[str, An
 async def _head(reader: asyncio.StreamReader, silence: float) -> tuple[int, dict[str, str]]:
     first = (await _line(reader, silence)).split(None, 2)
     if len(first) < 2 or not first[0].startswith(b"HTTP/1.") or not first[1].isdigit():
-        raise ServerSays(f"not an HTTP answer: {b' '.join(first)[:80]!r}" if first else "closed the connection without an answer")
+        raise ServerSays(
+            f"not an HTTP answer: {b' '.join(first)[:80]!r}" if first else "closed the connection without an answer"
+        )
     headers = {}
     while line := (await _line(reader, silence)).strip():
         name, _, value = line.decode("latin-1").partition(":")

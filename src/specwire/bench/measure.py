@@ -29,7 +29,10 @@ def figures(answers: Sequence[Answer]) -> dict[str, Any]:
         "seconds": rounded(seconds),
         "requests": len(answers),
         "failed": len(answers) - len(good),
-        "errors": [f"{count} x {error}" for error, count in Counter(each.error for each in answers if each.error).most_common(3)],
+        "errors": [
+            f"{count} x {error}"
+            for error, count in Counter(each.error for each in answers if each.error).most_common(3)
+        ],
         "output_tokens": tokens,
         "tokens_per_second": rounded(tokens / seconds),
         "requests_per_second": rounded(len(good) / seconds),
@@ -57,8 +60,16 @@ def engine_acceptance(answers: Sequence[Answer]) -> dict[str, Any] | None:
     for meta in metas:
         for drafts, count in enumerate(next((meta[name] for name in _HISTOGRAMS if meta.get(name)), ())):
             counts[drafts + 1] += int(count)
-    told = acceptance(counts.elements()) or {"cycles": verifies, "length": rounded((tokens - len(metas)) / verifies), "by_position": None}
-    return {**told, "engine_length": rounded(tokens / verifies), "by": "spec histogram" if counts else "spec_verify_ct"}
+    told = acceptance(counts.elements()) or {
+        "cycles": verifies,
+        "length": rounded((tokens - len(metas)) / verifies),
+        "by_position": None,
+    }
+    return {
+        **told,
+        "engine_length": rounded(tokens / verifies),
+        "by": "spec histogram" if counts else "spec_verify_ct",
+    }
 
 
 def _own_rate(answer: Answer) -> float | None:

@@ -12,7 +12,18 @@ from typing import Any
 
 from specwire.bench.client import Answer, Load, Prompt, run_load
 from specwire.bench.measure import figures
-from specwire.bench.server import Patience, Plan, Server, ServerFailed, existing, flush_cache, launch_line, plan_server, running, server_info
+from specwire.bench.server import (
+    Patience,
+    Plan,
+    Server,
+    ServerFailed,
+    existing,
+    flush_cache,
+    launch_line,
+    plan_server,
+    running,
+    server_info,
+)
 from specwire.errors import SpecwireError
 from specwire.profile import read_profile, summarise
 
@@ -64,7 +75,14 @@ class Stand:
     patience: Patience = Patience()
 
 
-def measure(stand: Stand | None, setting: Setting, workload: Workload, folder: Path, say: Say, enough: Enough = lambda runs: False) -> dict[str, Any]:
+def measure(
+    stand: Stand | None,
+    setting: Setting,
+    workload: Workload,
+    folder: Path,
+    say: Say,
+    enough: Enough = lambda runs: False,
+) -> dict[str, Any]:
     """The point's record: how it was started, its figures by load, and `state` with `error` when it failed.
 
     Never raises for what a server does; `folder` keeps its log, job and profile.
@@ -86,7 +104,10 @@ def measure(stand: Stand | None, setting: Setting, workload: Workload, folder: P
             patience = stand.patience if stand else Patience()
             _loaded(server, workload, patience, say, enough, record["loads"])
     except ServerFailed as failed:
-        record |= {"state": "failed", "error": {"stage": failed.stage, "why": failed.why, "log": str(failed.log) if failed.log else None}}
+        record |= {
+            "state": "failed",
+            "error": {"stage": failed.stage, "why": failed.why, "log": str(failed.log) if failed.log else None},
+        }
     if stand and stand.profiled and setting.url is None:
         _add_profile(record, folder / "profile")
     return record
@@ -126,11 +147,24 @@ def _how(plan: Plan | None, setting: Setting) -> dict[str, Any]:
 def _engine(server: Server) -> dict[str, Any]:
     """Of what the server says of itself, what a result should keep."""
     info = server_info(server.address)
-    kept = ("version", "speculative_algorithm", "speculative_num_steps", "speculative_eagle_topk", "speculative_num_draft_tokens", "attention_backend", "dtype", "disable_overlap_schedule", "disable_cuda_graph", "tp_size")
+    kept = (
+        "version",
+        "speculative_algorithm",
+        "speculative_num_steps",
+        "speculative_eagle_topk",
+        "speculative_num_draft_tokens",
+        "attention_backend",
+        "dtype",
+        "disable_overlap_schedule",
+        "disable_cuda_graph",
+        "tp_size",
+    )
     return {name: info[name] for name in kept if name in info}
 
 
-def _loaded(server: Server, workload: Workload, patience: Patience, say: Say, enough: Enough, loads: list[dict[str, Any]]) -> None:
+def _loaded(
+    server: Server, workload: Workload, patience: Patience, say: Say, enough: Enough, loads: list[dict[str, Any]]
+) -> None:
     """Fill `loads` run by run, so that what was measured before a failure is kept. Raises ServerFailed."""
     widest = max((load for load, _ in workload.loads), key=lambda load: load.value if load.kind == "closed" else 0)
     say("warming up")
@@ -149,12 +183,18 @@ def _loaded(server: Server, workload: Workload, patience: Patience, say: Say, en
                 break
 
 
-def _send(server: Server, prompts: Sequence[Prompt], load: Load, seed: int, patience: Patience, stage: str) -> list[Answer]:
-    answers = asyncio.run(run_load(server.address, prompts, load, seed=seed, silence=patience.silent_request, alive=server.failure))
+def _send(
+    server: Server, prompts: Sequence[Prompt], load: Load, seed: int, patience: Patience, stage: str
+) -> list[Answer]:
+    answers = asyncio.run(
+        run_load(server.address, prompts, load, seed=seed, silence=patience.silent_request, alive=server.failure)
+    )
     errors = [answer.error for answer in answers if answer.error]
     if errors:
         died = server.failure(wait=2.0)
-        raise ServerFailed(stage, died or f"{len(errors)} of {len(answers)} requests failed, the first with: {errors[0]}", server.log)
+        raise ServerFailed(
+            stage, died or f"{len(errors)} of {len(answers)} requests failed, the first with: {errors[0]}", server.log
+        )
     return answers
 
 

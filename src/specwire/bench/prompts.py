@@ -16,7 +16,10 @@ _FIRST_ORDINARY = 3  # below are the usual places of padding, begin and end
 def random_prompts(count: int, length: int, new_tokens: int, vocabulary: int, seed: int) -> list[Prompt]:
     """Uniform token ids: fit for timing a baseline, while a draft trained on text accepts less of them."""
     draw = random.Random(seed)
-    return [Prompt(tuple(draw.randrange(_FIRST_ORDINARY, vocabulary) for _ in range(length)), new_tokens) for _ in range(count)]
+    return [
+        Prompt(tuple(draw.randrange(_FIRST_ORDINARY, vocabulary) for _ in range(length)), new_tokens)
+        for _ in range(count)
+    ]
 
 
 def prompts_from(path: Path, new_tokens: int) -> list[Prompt]:
@@ -28,9 +31,13 @@ def prompts_from(path: Path, new_tokens: int) -> list[Prompt]:
         lines = path.read_text("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise SpecwireError(f"cannot read prompts from {path}: {error}") from error
-    found = [Prompt(_content(line, f"{path}:{number}"), new_tokens) for number, line in enumerate(lines, 1) if line.strip()]
+    found = [
+        Prompt(_content(line, f"{path}:{number}"), new_tokens) for number, line in enumerate(lines, 1) if line.strip()
+    ]
     if not found:
-        raise SpecwireError(f"{path}: holds no prompt. One a line is wanted, as JSON: {{\"text\": ...}} or {{\"token_ids\": [...]}}.")
+        raise SpecwireError(
+            f'{path}: holds no prompt. One a line is wanted, as JSON: {{"text": ...}} or {{"token_ids": [...]}}.'
+        )
     return found
 
 

@@ -21,7 +21,11 @@ def bench_text(document: Mapping[str, Any]) -> str:
     for point in document["points"]:
         for load in point["loads"]:
             if profile := load.get("profile"):
-                lines += ["", f"{point['name']}, {load_words(load)}: where the time of a cycle goes", *profile_lines(profile)]
+                lines += [
+                    "",
+                    f"{point['name']}, {load_words(load)}: where the time of a cycle goes",
+                    *profile_lines(profile),
+                ]
     return "\n".join(lines).strip()
 
 
@@ -53,7 +57,11 @@ def profile_lines(profile: Mapping[str, Any]) -> list[str]:
                 f" {number(between['p50'])} ms between"
             )
             rows = [
-                [WORDS.get(each["stage"], each["stage"]), f"{each['share']:.1%}", *(number(each[f"{key}_ms"]) for key in ("mean", "p50", "p90", "p99"))]
+                [
+                    WORDS.get(each["stage"], each["stage"]),
+                    f"{each['share']:.1%}",
+                    *(number(each[f"{key}_ms"]) for key in ("mean", "p50", "p90", "p99")),
+                ]
                 for each in phase["stages"]
             ]
             lines += ["    " + line for line in table(["stage", "share", "mean ms", "p50", "p90", "p99"], rows)]
@@ -80,11 +88,18 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     """Columns of equal width: the first to the left, figures to the right."""
     everything = [list(head), *map(list, rows)]
     widths = [max(len(row[column]) for row in everything) for column in range(len(head))]
-    return ["  ".join([row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]) for row in everything]
+    return [
+        "  ".join(
+            [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
+        )
+        for row in everything
+    ]
 
 
 def _load_table(points: Sequence[Mapping[str, Any]], number_of_load: int) -> list[str]:
-    having = [point for point in points if len(point["loads"]) > number_of_load and point["loads"][number_of_load]["runs"]]
+    having = [
+        point for point in points if len(point["loads"]) > number_of_load and point["loads"][number_of_load]["runs"]
+    ]
     rows = [_row(point, point["loads"][number_of_load]) for point in having]
     if not rows:
         return []
@@ -123,7 +138,9 @@ def sweep_text(document: Mapping[str, Any]) -> str:
         lines.append(f"left out: {where}: {left_out['why']}")
     for point in document["points"]:
         if point["state"] != "ok":
-            lines.append(f"FAILED {point['name']} at {point['error']['stage']}: {point['error']['why']}; log: {point['error']['log']}")
+            lines.append(
+                f"FAILED {point['name']} at {point['error']['stage']}: {point['error']['why']}; log: {point['error']['log']}"
+            )
     if not document["complete"]:
         lines.append(f"not complete: {len(document['points'])} points so far")
     return "\n".join([*lines, "", *best_lines(document["best"])])
@@ -135,7 +152,9 @@ def best_lines(best: Mapping[str, Any] | None) -> list[str]:
     again = "measured once more" if best["confirmed"] else "not measured again, so partly luck"
     lines = [f"best ({again}): {sentence(best['comparison'])}"]
     if not best["worth_it"]:
-        lines.append("Speculation does not pay here: no setting is faster than the baseline beyond noise. Launch without it:")
+        lines.append(
+            "Speculation does not pay here: no setting is faster than the baseline beyond noise. Launch without it:"
+        )
     elif best["as_good"]:
         lines.append(f"within noise of it: {', '.join(best['as_good'])}. Launch it with:")
     else:
@@ -150,7 +169,14 @@ def _point_row(point: Mapping[str, Any]) -> list[str]:
     rates = [run["tokens_per_second"] for run in load["runs"]]
     found = load["runs"][-1]["acceptance"]
     state = "stopped early" if load["stopped_early"] and point["state"] == "ok" else point["state"]
-    return [point["name"], number(rate(load)), f"{number(min(rates))}-{number(max(rates))}", number(rate(load, "itl_ms")), f"{found['length']:.2f}" if found else "-", state]
+    return [
+        point["name"],
+        number(rate(load)),
+        f"{number(min(rates))}-{number(max(rates))}",
+        number(rate(load, "itl_ms")),
+        f"{found['length']:.2f}" if found else "-",
+        state,
+    ]
 
 
 def _by_rate(point: Mapping[str, Any]) -> float:

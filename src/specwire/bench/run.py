@@ -20,7 +20,9 @@ SCHEMA = "specwire.bench/1"
 PROBE = "worker-profile"
 
 
-def bench(stand: Stand | None, settings: Sequence[Setting], workload: Workload, boots: int, out: Path, say: Say) -> dict[str, Any]:
+def bench(
+    stand: Stand | None, settings: Sequence[Setting], workload: Workload, boots: int, out: Path, say: Say
+) -> dict[str, Any]:
     """The points' records and what they come to. With several boots the settings take turns, and runs are pooled."""
     points: list[dict[str, Any]] = []
     for boot in range(boots):
@@ -40,11 +42,15 @@ def profiled_view(tree: Tree, where: Path, say: Say) -> Path:
     outcome = surgery.plan_apply(tree, [PROBE], say)
     if outcome.exit_code:
         bad = next(site for site in outcome.sites if site.state in ("failed", "edited"))
-        raise SpecwireError(f"{bad.file}:{bad.line}: {PROBE} in {bad.qualname or 'the file'}: {bad.why}. With --no-profile it is not needed.")
+        raise SpecwireError(
+            f"{bad.file}:{bad.line}: {PROBE} in {bad.qualname or 'the file'}: {bad.why}. With --no-profile it is not needed."
+        )
     return make_overlay(outcome, where)
 
 
-def provenance(tree: Tree | None, target: Path | None, drafts: Sequence[Path], command: Sequence[str]) -> dict[str, Any]:
+def provenance(
+    tree: Tree | None, target: Path | None, drafts: Sequence[Path], command: Sequence[str]
+) -> dict[str, Any]:
     """What a result belongs to: hashes of tree and checkpoints, versions, the command that made it."""
     return {
         "specwire": __version__,

@@ -94,7 +94,14 @@ def plan_server(
     own = ["--host=127.0.0.1", *AS_IN_PRODUCTION]
     if any((target / name).exists() for name in TOKENIZERS):
         own.append("--no-skip-tokenizer-init")
-    argv = server_arguments(target.absolute(), draft.absolute() if draft else None, tp=tp, device=device, extra=(*own, *arguments), tokens=tokens)
+    argv = server_arguments(
+        target.absolute(),
+        draft.absolute() if draft else None,
+        tp=tp,
+        device=device,
+        extra=(*own, *arguments),
+        tokens=tokens,
+    )
     job = {"root": str(root.absolute()), "argv": argv, "fork": device == "cpu"}
     (out / "server-job.json").write_text(json.dumps(job), "utf-8")
     whole = environment(root.absolute(), tp=tp, device=device, extra=env)
@@ -175,11 +182,19 @@ def _await_ready(process, plan: Plan, patience: Patience, say, begun: float) -> 
                 heard = str(progress)
                 say(f"booting: {heard} ({now - begun:.0f} s)")
             if code is not None:
-                raise ServerFailed("boot", f"the server did not come up: {death(code, _last_error(plan.log))}", plan.log)
+                raise ServerFailed(
+                    "boot", f"the server did not come up: {death(code, _last_error(plan.log))}", plan.log
+                )
             if now - begun > patience.boot:
-                raise ServerFailed("boot", f"the server was not ready within {patience.boot:g} s; {_said(plan.log)}", plan.log)
+                raise ServerFailed(
+                    "boot", f"the server was not ready within {patience.boot:g} s; {_said(plan.log)}", plan.log
+                )
             if now - changed > patience.silent_log:
-                raise ServerFailed("boot", f"the server hangs: its log has said nothing for {patience.silent_log:g} s; {_said(plan.log)}", plan.log)
+                raise ServerFailed(
+                    "boot",
+                    f"the server hangs: its log has said nothing for {patience.silent_log:g} s; {_said(plan.log)}",
+                    plan.log,
+                )
             if _listens(plan.address) and _healthy(plan.address):
                 return
 

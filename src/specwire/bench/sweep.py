@@ -32,13 +32,23 @@ def held(out: Path) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            raise SpecwireError(f"{out}: another sweep is at work in it. Wait for it, or name another --out.") from error
+            raise SpecwireError(
+                f"{out}: another sweep is at work in it. Wait for it, or name another --out."
+            ) from error
         yield
 
 
 def sweep(
-    stand: Stand, grid: Grid, workload: Workload, out: Path, provenance: Mapping[str, Any], *,
-    stop_early: bool, retry_failed: bool, confirm: bool, say: Say,
+    stand: Stand,
+    grid: Grid,
+    workload: Workload,
+    out: Path,
+    provenance: Mapping[str, Any],
+    *,
+    stop_early: bool,
+    retry_failed: bool,
+    confirm: bool,
+    say: Say,
 ) -> dict[str, Any]:
     """The records of all points, measured now or found in `out`, and which is best.
 
@@ -64,7 +74,9 @@ def sweep(
 
     for number, point in enumerate(grid.points, 1):
         enough = _no_hope(records.values(), point) if stop_early else _never
-        records[point.id] = measured(point, out / "points" / point.id, f"point {number}/{len(grid.points)} {point.setting.name}", enough)
+        records[point.id] = measured(
+            point, out / "points" / point.id, f"point {number}/{len(grid.points)} {point.setting.name}", enough
+        )
         document = _document(grid, records, workload, provenance)
         _write(out / "sweep.json", document)
         say(_progress(number, len(grid.points), records[point.id], document, took))
@@ -88,7 +100,9 @@ def _never(runs: list[dict[str, Any]]) -> bool:
     return False
 
 
-def _document(grid: Grid, records: Mapping[str, dict[str, Any]], workload: Workload, provenance: Mapping[str, Any], again=()) -> dict[str, Any]:
+def _document(
+    grid: Grid, records: Mapping[str, dict[str, Any]], workload: Workload, provenance: Mapping[str, Any], again=()
+) -> dict[str, Any]:
     points = list(records.values())
     return {
         "schema": SCHEMA,
@@ -127,7 +141,11 @@ def best(points: Sequence[Mapping[str, Any]], again: Sequence[Mapping[str, Any]]
         "confirmed": confirmed,
         "worth_it": worth_it,
         "launch": winner["launch"] if worth_it else base["launch"],
-        "as_good": [point["name"] for point in others if point is not winner and compare(winner, point, 0)["verdict"] != "faster"],
+        "as_good": [
+            point["name"]
+            for point in others
+            if point is not winner and compare(winner, point, 0)["verdict"] != "faster"
+        ],
     }
 
 
@@ -146,7 +164,9 @@ def _no_hope(records, point: Point) -> Enough:
     return enough
 
 
-def _progress(number: int, count: int, record: Mapping[str, Any], document: Mapping[str, Any], took: list[float]) -> str:
+def _progress(
+    number: int, count: int, record: Mapping[str, Any], document: Mapping[str, Any], took: list[float]
+) -> str:
     if record["state"] == "ok":
         told = f"{_rate(record):.1f} tok/s" + (", stopped early" if record["loads"][0]["stopped_early"] else "")
     else:
@@ -191,7 +211,9 @@ def _claim(out: Path, key: Mapping[str, str]) -> None:
         return
     before = json.loads(file.read_text("utf-8"))
     if changed := [name for name in key if key[name] != before.get(name)]:
-        raise SpecwireError(f"{out}: holds a sweep with another {', '.join(changed)}. Name another --out, or delete it to start anew.")
+        raise SpecwireError(
+            f"{out}: holds a sweep with another {', '.join(changed)}. Name another --out, or delete it to start anew."
+        )
 
 
 def _kept(folder: Path, retry_failed: bool) -> dict[str, Any] | None:

@@ -37,13 +37,40 @@ def stand_options(function: Callable[..., Any]) -> Callable[..., Any]:
         options.python_exe,
         click.argument("tree", metavar="[TREE]", required=False),
         click.argument("engine_arguments", nargs=-1, type=click.UNPROCESSED, metavar="[-- ENGINE ARGS]"),
-        click.option("--target", type=click.Path(path_type=Path), metavar="DIR", help="The target model's directory."),
-        click.option("--tp", "ranks", default=1, show_default=True, type=click.IntRange(1), help="Ranks: GPUs, or CPU processes."),
+        click.option(
+            "--target", type=click.Path(path_type=Path), metavar="DIR", help="The target model's directory."
+        ),
+        click.option(
+            "--tp",
+            "ranks",
+            default=1,
+            show_default=True,
+            type=click.IntRange(1),
+            help="Ranks: GPUs, or CPU processes.",
+        ),
         click.option("--device", default="auto", show_default=True, type=click.Choice(["auto", "cuda", "cpu"])),
         click.option("--no-profile", is_flag=True, help="Run TREE as it is, without the profiling taps."),
-        click.option("--boot-timeout", default=1800.0, show_default=True, metavar="SECONDS", help="Give up on a server that is not ready."),
-        click.option("--silent-log", default=600.0, show_default=True, metavar="SECONDS", help="Give up on a booting server whose log stands still."),
-        click.option("--silence", default=120.0, show_default=True, metavar="SECONDS", help="Give up on a request that hears nothing."),
+        click.option(
+            "--boot-timeout",
+            default=1800.0,
+            show_default=True,
+            metavar="SECONDS",
+            help="Give up on a server that is not ready.",
+        ),
+        click.option(
+            "--silent-log",
+            default=600.0,
+            show_default=True,
+            metavar="SECONDS",
+            help="Give up on a booting server whose log stands still.",
+        ),
+        click.option(
+            "--silence",
+            default=120.0,
+            show_default=True,
+            metavar="SECONDS",
+            help="Give up on a request that hears nothing.",
+        ),
     )
 
 
@@ -51,13 +78,44 @@ def workload_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """What is sent, how, and how often."""
     return _all(
         function,
-        click.option("--prompts", type=click.Path(path_type=Path), metavar="FILE", help="JSON lines with text or token_ids [default: random ids]."),
-        click.option("--prompt-length", default=128, show_default=True, type=click.IntRange(1), help="Tokens of a random prompt."),
-        click.option("--new-tokens", default=128, show_default=True, type=click.IntRange(2), help="Tokens to generate per request."),
-        click.option("--concurrency", type=Numbers(), default="1", show_default=True, help="Closed loop: requests always under way."),
+        click.option(
+            "--prompts",
+            type=click.Path(path_type=Path),
+            metavar="FILE",
+            help="JSON lines with text or token_ids [default: random ids].",
+        ),
+        click.option(
+            "--prompt-length",
+            default=128,
+            show_default=True,
+            type=click.IntRange(1),
+            help="Tokens of a random prompt.",
+        ),
+        click.option(
+            "--new-tokens",
+            default=128,
+            show_default=True,
+            type=click.IntRange(2),
+            help="Tokens to generate per request.",
+        ),
+        click.option(
+            "--concurrency",
+            type=Numbers(),
+            default="1",
+            show_default=True,
+            help="Closed loop: requests always under way.",
+        ),
         click.option("--rate", type=Numbers(), help="Open loop instead: requests a second, at random moments."),
-        click.option("--requests", type=click.IntRange(1), help="Requests per run [default: 4 per concurrent one, at least 8]."),
-        click.option("--repeats", default=3, show_default=True, type=click.IntRange(1), help="Runs per load: they give the interval."),
+        click.option(
+            "--requests", type=click.IntRange(1), help="Requests per run [default: 4 per concurrent one, at least 8]."
+        ),
+        click.option(
+            "--repeats",
+            default=3,
+            show_default=True,
+            type=click.IntRange(1),
+            help="Runs per load: they give the interval.",
+        ),
         click.option("--seed", default=0, show_default=True, help="Of random prompts and arrival times."),
     )
 
@@ -74,7 +132,9 @@ def stand_of(tree, python, target, ranks, device, no_profile, boot_timeout, sile
     from specwire.tree import Tree
 
     if not tree or not target:
-        raise SpecwireError("a tree and a target are needed to boot a server: specwire bench TREE --target DIR ..., or --url for one that runs.")
+        raise SpecwireError(
+            "a tree and a target are needed to boot a server: specwire bench TREE --target DIR ..., or --url for one that runs."
+        )
     found = Tree.find(tree, python)
     read_config(target)
     python = python or sys.executable
@@ -83,7 +143,9 @@ def stand_of(tree, python, target, ranks, device, no_profile, boot_timeout, sile
     return Stand(root, target, ranks, resolve_device(device, python), python, not no_profile, patience), found
 
 
-def workload_of(target: Path | None, prompts, prompt_length, new_tokens, concurrency, rate, requests, repeats, seed, **_):
+def workload_of(
+    target: Path | None, prompts, prompt_length, new_tokens, concurrency, rate, requests, repeats, seed, **_
+):
     """The workload that the options describe. Raises SpecwireError for prompts that cannot be sent."""
     from specwire.bench.client import Load
     from specwire.bench.points import Workload
@@ -98,7 +160,9 @@ def workload_of(target: Path | None, prompts, prompt_length, new_tokens, concurr
     else:
         vocabulary = _vocabulary(target)
         sent = random_prompts(most, prompt_length, new_tokens, vocabulary, seed)
-        warm_up = random_prompts(max(2, min(8, most)), prompt_length, min(new_tokens, 32), vocabulary, seed + 1_000_003)
+        warm_up = random_prompts(
+            max(2, min(8, most)), prompt_length, min(new_tokens, 32), vocabulary, seed + 1_000_003
+        )
     return Workload(tuple(sent), tuple(warm_up), tuple(zip(loads, counts, strict=True)), repeats, seed)
 
 
@@ -125,7 +189,11 @@ def speculation(steps: int | None, topk: int | None, draft_tokens: int | None) -
         return ()
     steps, topk = steps or 3, topk or 1
     tokens = draft_tokens or (steps + 1 if topk == 1 else min(1 + topk + (steps - 1) * topk**2, 64))
-    return (f"--speculative-num-steps={steps}", f"--speculative-eagle-topk={topk}", f"--speculative-num-draft-tokens={tokens}")
+    return (
+        f"--speculative-num-steps={steps}",
+        f"--speculative-eagle-topk={topk}",
+        f"--speculative-num-draft-tokens={tokens}",
+    )
 
 
 def environment_of(given: tuple[str, ...]) -> dict[str, str]:
@@ -140,7 +208,9 @@ def _vocabulary(target: Path | None) -> int:
     from specwire.model_files import read_config, text_config
 
     if target is None:
-        raise SpecwireError("random prompts need the vocabulary's size: name the model with --target, or prompts with --prompts.")
+        raise SpecwireError(
+            "random prompts need the vocabulary's size: name the model with --target, or prompts with --prompts."
+        )
     return text_config(read_config(target))["vocab_size"]
 
 

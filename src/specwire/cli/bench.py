@@ -13,17 +13,40 @@ from specwire.errors import SpecwireError
 
 @click.command()
 @shared.stand_options
-@click.option("--draft", "drafts", multiple=True, type=click.Path(path_type=Path), metavar="DIR", help="A draft to measure; several stand side by side.")
+@click.option(
+    "--draft",
+    "drafts",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="A draft to measure; several stand side by side.",
+)
 @click.option("--steps", type=click.IntRange(1), help="Draft steps per cycle [default: the engine's].")
 @click.option("--topk", type=click.IntRange(1), help="Branches per step.")
 @click.option("--draft-tokens", type=click.IntRange(2), help="Tokens that a verify takes.")
 @click.option("--env", "env", multiple=True, metavar="NAME=VALUE", help="In the environment of every server.")
 @click.option("--no-baseline", is_flag=True, help="Compare the drafts among themselves, with the first.")
-@click.option("--url", "urls", multiple=True, metavar="URL", help="Measure a server that runs already; several stand side by side.")
+@click.option(
+    "--url",
+    "urls",
+    multiple=True,
+    metavar="URL",
+    help="Measure a server that runs already; several stand side by side.",
+)
 @shared.workload_options
-@click.option("--boots", default=1, show_default=True, type=click.IntRange(1), help="Boot each server so often, in turns, and pool the runs.")
-@click.option("--require", type=float, metavar="SPEEDUP", help="Exit 1 unless every draft is at least so many times as fast.")
-@click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Keep logs, profiles and bench.json here.")
+@click.option(
+    "--boots",
+    default=1,
+    show_default=True,
+    type=click.IntRange(1),
+    help="Boot each server so often, in turns, and pool the runs.",
+)
+@click.option(
+    "--require", type=float, metavar="SPEEDUP", help="Exit 1 unless every draft is at least so many times as fast."
+)
+@click.option(
+    "--out", type=click.Path(path_type=Path), metavar="DIR", help="Keep logs, profiles and bench.json here."
+)
 @options.as_json
 @options.quiet
 def command(drafts, steps, topk, draft_tokens, env, no_baseline, urls, boots, require, out, as_json, quiet, **rest):
@@ -56,7 +79,10 @@ def command(drafts, steps, topk, draft_tokens, env, no_baseline, urls, boots, re
             stand, tree = shared.stand_of(out=place, say=say, **rest)
             settings = [] if no_baseline else [Setting("baseline", None, arguments, settings_env)]
             names = shared.names_of(drafts)
-            settings += [Setting(name, draft, (*speculative, *arguments), settings_env) for name, draft in zip(names, drafts, strict=True)]
+            settings += [
+                Setting(name, draft, (*speculative, *arguments), settings_env)
+                for name, draft in zip(names, drafts, strict=True)
+            ]
         document = {
             "schema": SCHEMA,
             **bench(stand, settings, workload, boots, place, say),

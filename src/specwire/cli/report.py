@@ -10,8 +10,16 @@ from specwire.cli import _options as options
 
 @click.command()
 @click.argument("results", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RESULT...")
-@click.option("--out", "html", type=click.Path(path_type=Path), metavar="FILE", help="The page to write [default: report.html].")
-@click.option("--markdown", "text", type=click.Path(path_type=Path), metavar="FILE", help="Write Markdown, too; without --out, instead.")
+@click.option(
+    "--out", "html", type=click.Path(path_type=Path), metavar="FILE", help="The page to write [default: report.html]."
+)
+@click.option(
+    "--markdown",
+    "text",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write Markdown, too; without --out, instead.",
+)
 @click.option("--title", default="Is speculation worth it?", show_default=True, help="The page's title.")
 @options.as_json
 @options.quiet

@@ -9,13 +9,33 @@ from specwire.cli import _options as options
 
 @click.command()
 @options.tree_argument
-@click.option("--target", required=True, type=click.Path(path_type=Path), metavar="DIR", help="The target model's directory.")
-@click.option("--draft", required=True, type=click.Path(path_type=Path), metavar="DIR", help="The draft model's directory.")
-@click.option("--verify", "verified", required=True, type=click.Path(path_type=Path), metavar="RESULT", help="verify.json, or the directory that verify kept it in.")
+@click.option(
+    "--target", required=True, type=click.Path(path_type=Path), metavar="DIR", help="The target model's directory."
+)
+@click.option(
+    "--draft", required=True, type=click.Path(path_type=Path), metavar="DIR", help="The draft model's directory."
+)
+@click.option(
+    "--verify",
+    "verified",
+    required=True,
+    type=click.Path(path_type=Path),
+    metavar="RESULT",
+    help="verify.json, or the directory that verify kept it in.",
+)
 @click.option("--launch", metavar="ARGS", help="The launch command, or only its arguments, as typed.")
-@click.option("--launch-file", type=click.Path(path_type=Path), metavar="FILE", help="A script or a file that holds the launch.")
-@click.option("--golden", type=click.Path(path_type=Path), metavar="FILE", help="What the draft was trained on [default: that of the verify].")
-@click.option("--record", metavar="FILE", help="A RECORD file or wheel to compare the tree with [default: the installed one].")
+@click.option(
+    "--launch-file", type=click.Path(path_type=Path), metavar="FILE", help="A script or a file that holds the launch."
+)
+@click.option(
+    "--golden",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="What the draft was trained on [default: that of the verify].",
+)
+@click.option(
+    "--record", metavar="FILE", help="A RECORD file or wheel to compare the tree with [default: the installed one]."
+)
 @options.as_json
 @options.quiet
 def command(tree, python, target, draft, verified, launch, launch_file, golden, record, as_json, quiet):
@@ -33,7 +53,7 @@ def command(tree, python, target, draft, verified, launch, launch_file, golden, 
     from specwire.tree import Tree
 
     if (launch is None) == (launch_file is None):
-        raise SpecwireError("the launch that is to go out is needed, once: --launch \"ARGS\" or --launch-file FILE.")
+        raise SpecwireError('the launch that is to go out is needed, once: --launch "ARGS" or --launch-file FILE.')
     shipment = Shipment(Tree.find(tree, python), target, draft, verified, launch, launch_file, golden, record)
     document = ship(shipment, options.progress(quiet))
     if as_json:

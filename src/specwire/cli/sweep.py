@@ -12,14 +12,30 @@ from specwire.cli import _options as options
 
 @click.command()
 @shared.stand_options
-@click.option("--grid", required=True, type=click.Path(path_type=Path), metavar="FILE", help="TOML: steps, topk, draft_tokens, [env], [arguments].")
-@click.option("--draft", required=True, type=click.Path(path_type=Path), metavar="DIR", help="The draft model's directory.")
+@click.option(
+    "--grid",
+    required=True,
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="TOML: steps, topk, draft_tokens, [env], [arguments].",
+)
+@click.option(
+    "--draft", required=True, type=click.Path(path_type=Path), metavar="DIR", help="The draft model's directory."
+)
 @click.option("--env", "env", multiple=True, metavar="NAME=VALUE", help="In the environment of every server.")
 @shared.workload_options
 @click.option("--stop-early", is_flag=True, help="Spare further runs of a point that is far behind.")
 @click.option("--retry-failed", is_flag=True, help="Measure again what failed in an earlier go.")
-@click.option("--no-confirm", is_flag=True, help="Do not measure the best point and the baseline once more at the end.")
-@click.option("--out", required=True, type=click.Path(path_type=Path), metavar="DIR", help="Logs, profiles and results; name it again to go on after a stop.")
+@click.option(
+    "--no-confirm", is_flag=True, help="Do not measure the best point and the baseline once more at the end."
+)
+@click.option(
+    "--out",
+    required=True,
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Logs, profiles and results; name it again to go on after a stop.",
+)
 @options.as_json
 @options.quiet
 def command(grid, draft, env, stop_early, retry_failed, no_confirm, out, as_json, quiet, **rest):
@@ -46,6 +62,16 @@ def command(grid, draft, env, stop_early, retry_failed, no_confirm, out, as_json
         workload = shared.workload_of(**rest)
         stand, tree = shared.stand_of(out=out, say=say, **rest)
         found = provenance(tree, rest["target"], [draft], sys.argv)
-        document = sweep(stand, points, workload, out, found, stop_early=stop_early, retry_failed=retry_failed, confirm=not no_confirm, say=say)
+        document = sweep(
+            stand,
+            points,
+            workload,
+            out,
+            found,
+            stop_early=stop_early,
+            retry_failed=retry_failed,
+            confirm=not no_confirm,
+            say=say,
+        )
     print(json.dumps(document, indent=2, allow_nan=False) if as_json else sweep_text(document))
     return exit_code(document)

@@ -1,4 +1,4 @@
-"""The report's drawings, as inline SVG: no script, no font, colours from the page's own variables."""
+"""The report's drawings, as inline SVG: no script, no font, colours from the page's own style."""
 
 from __future__ import annotations
 
@@ -27,35 +27,40 @@ def intervals(rows: Sequence[Interval], reference: float, reference_name: str, u
     ends = [reference, *(end for row in rows for end in (row.low, row.high, row.value) if end is not None)]
     scale = _Scale(min(ends), max(ends))
     height = TOP + ROW * len(rows) + 26
-    parts = [_axis(scale, height, unit), _reference(scale(reference), height, reference_name)]
+    at = scale(reference)
+    parts = _axis(scale, height, unit)
+    parts += [_line("reference", at, at, TOP - 8, height - 24), _text("tick", at, TOP - 12, reference_name)]
     for number, row in enumerate(rows):
         y = TOP + ROW * number + ROW / 2
         parts.append(_label(row.name, y))
         if row.low is not None and row.high is not None:
-            parts.append(f'<line class="range {row.tone}" x1="{scale(row.low):.1f}" x2="{scale(row.high):.1f}" y1="{y}" y2="{y}"/>')
-        parts.append(f'<circle class="dot {row.tone}" cx="{scale(row.value):.1f}" cy="{y}" r="5"/>')
-        parts.append(f'<text class="value" x="{WIDTH - RIGHT + 10}" y="{y + 4}">{escape(row.note)}</text>')
-    return _svg(height, parts, "; ".join(f"{row.name}: {row.note}" for row in rows))
+            parts.append(_line(f"range {row.tone}", scale(row.low), scale(row.high), y, y))
+        parts.append(f'<circle class="dot {row.tone}" cx="{scale(row.value):.1f}" cy="{y:.1f}" r="5"/>')
+        parts.append(_text("value", WIDTH - RIGHT + 10, y + 4, row.note))
+    return _svg(height, parts, [f"{row.name}: {row.note}" for row in rows])
 
 
 def stacked(rows: Sequence[tuple[str, Sequence[tuple[str, float]]]], unit: str, order: Sequence[str]) -> str:
     """One bar per row, its parts side by side; `order` gives each part its colour, the same in every drawing."""
-    total = max((sum(value for _, value in parts) for _, parts in rows), default=0.0) or 1.0
-    span = WIDTH - LABEL - RIGHT
-    used = {name for _, parts in rows for name, _ in parts}
+    total = max((sum(value for _, value in pieces) for _, pieces in rows), default=0.0) or 1.0
+    used = {name for _, pieces in rows for name, _ in pieces}
     names = [*order, *sorted(used - set(order))]
-    parts, height = _legend([(number, name) for number, name in enumerate(names) if name in used]), TOP + 14 + ROW * len(rows) + 6
+    parts = _legend([(number, name) for number, name in enumerate(names) if name in used])
+    told = []
     for number, (label, pieces) in enumerate(rows):
         y, x = TOP + 14 + ROW * number, float(LABEL)
         parts.append(_label(label, y + ROW / 2 - 2))
         for name, value in pieces:
-            width = span * value / total
-            parts.append(f'<rect class="part p{names.index(name)}" x="{x:.1f}" y="{y}" width="{max(width, 0):.1f}" height="{ROW - 8}"><title>{escape(name)}: {value:.3g} {unit}</title></rect>')
+            width = (WIDTH - LABEL - RIGHT) * value / total
+            shown = f"{value:.3g}"
+            parts.append(_box(names.index(name), x, y, width, ROW - 8, f"{name}: {shown} {unit}"))
             if width > 44:
-                parts.append(f'<text class="inside i{names.index(name)}" x="{x + width / 2:.1f}" y="{y + 15}">{value:.3g}</text>')
+                parts.append(_text(f"inside i{names.index(name)}", x + width / 2, y + 15, shown))
             x += width
-        parts.append(f'<text class="value" x="{x + 8:.1f}" y="{y + 15}">{sum(value for _, value in pieces):.3g} {unit}</text>')
-    return _svg(height, parts, "; ".join(f"{label}: " + ", ".join(f"{name} {value:.3g} {unit}" for name, value in pieces) for label, pieces in rows))
+        whole = f"{sum(value for _, value in pieces):.3g} {unit}"
+        parts.append(_text("value", x + 8, y + 15, whole))
+        told.append(f"{label}: {whole}, of which " + ", ".join(f"{name} {value:.3g}" for name, value in pieces))
+    return _svg(TOP + 20 + ROW * len(rows), parts, told)
 
 
 def columns(series: Sequence[tuple[str, Sequence[float]]]) -> str:
@@ -68,17 +73,20 @@ def columns(series: Sequence[tuple[str, Sequence[float]]]) -> str:
     parts = _legend([(number, name) for number, (name, _) in enumerate(series)]) if len(series) > 1 else []
     for share in (0, 0.25, 0.5, 0.75, 1):
         y = base - tall * share
-        parts.append(f'<line class="grid" x1="{left}" x2="{left + group * most:.1f}" y1="{y}" y2="{y}"/><text class="tick end" x="{left - 6}" y="{y + 4}">{share:.0%}</text>')
+        parts += [_line("grid", left, left + group * most, y, y), _text("tick end", left - 6, y + 4, f"{share:.0%}")]
     for position in range(most):
         middle = left + group * (position + 0.5)
-        parts.append(f'<text class="tick" x="{middle:.1f}" y="{base + 16}">{position + 1}</text>')
+        parts.append(_text("tick", middle, base + 16, str(position + 1)))
         for number, (name, values) in enumerate(series):
             if position < len(values):
-                x = middle + width * (number - len(series) / 2)
-                y = base - tall * values[position]
-                parts.append(f'<rect class="part p{number}" x="{x:.1f}" y="{y:.1f}" width="{width - 2:.1f}" height="{base - y:.1f}"/><text class="tick" x="{x + width / 2 - 1:.1f}" y="{y - 4:.1f}">{values[position]:.0%}</text>')
-    parts.append(f'<text class="tick" x="{left + group * most / 2:.1f}" y="{base + 32}">position of the draft token</text>')
-    return _svg(base + 40, parts, "; ".join(f"{name}: " + " ".join(f"{value:.0%}" for value in values) for name, values in series))
+                share = values[position]
+                x, y = middle + width * (number - len(series) / 2), base - tall * share
+                parts.append(_box(number, x, y, width - 2, base - y, f"{name}, position {position + 1}: {share:.1%}"))
+                parts.append(_text("tick", x + width / 2 - 1, y - 4, f"{share:.0%}"))
+    parts.append(_text("tick", left + group * most / 2, base + 32, "position of the draft token"))
+    return _svg(
+        base + 40, parts, [f"{name}: " + " ".join(f"{value:.0%}" for value in values) for name, values in series]
+    )
 
 
 class _Scale:
@@ -102,28 +110,41 @@ def _round_step(step: float) -> float:
     return next(power * each for each in (1, 2, 2.5, 5, 10) if power * each >= step * 0.999)
 
 
-def _axis(scale: _Scale, height: float, unit: str) -> str:
+def _axis(scale: _Scale, height: float, unit: str) -> list[str]:
     base = height - 24
-    lines = [f'<line class="grid" x1="{scale(tick):.1f}" x2="{scale(tick):.1f}" y1="{TOP - 6}" y2="{base}"/><text class="tick" x="{scale(tick):.1f}" y="{base + 15}">{tick:.6g}</text>' for tick in scale.ticks()]
-    return "".join(lines) + f'<text class="tick start" x="{WIDTH - RIGHT + 10}" y="{base + 15}">{escape(unit)}</text>'
-
-
-def _reference(x: float, height: float, name: str) -> str:
-    return f'<line class="reference" x1="{x:.1f}" x2="{x:.1f}" y1="{TOP - 8}" y2="{height - 24}"/><text class="tick" x="{x:.1f}" y="{TOP - 12}">{escape(name)}</text>'
-
-
-def _label(text: str, y: float) -> str:
-    shown = text if len(text) <= 32 else text[:31] + "…"
-    return f'<text class="label" x="{LABEL - 10}" y="{y + 4}">{escape(shown)}<title>{escape(text)}</title></text>'
+    parts = [_text("tick start", WIDTH - RIGHT + 10, base + 15, unit)]
+    for tick in scale.ticks():
+        x = scale(tick)
+        parts += [_line("grid", x, x, TOP - 6, base), _text("tick", x, base + 15, f"{tick:.6g}")]
+    return parts
 
 
 def _legend(names: Sequence[tuple[int, str]]) -> list[str]:
     parts, x = [], 2.0
     for number, name in names:
-        parts.append(f'<rect class="part p{number}" x="{x:.0f}" y="4" width="11" height="11"/><text class="legend" x="{x + 16:.0f}" y="14">{escape(name)}</text>')
+        parts += [_box(number, x, 4, 11, 11, name), _text("legend", x + 16, 14, name)]
         x += 16 + 6.4 * len(name) + 22
     return parts
 
 
-def _svg(height: float, parts: Sequence[str], told: str) -> str:
-    return f'<svg viewBox="0 0 {WIDTH} {height:.0f}" role="img" aria-label="{escape(told, quote=True)}">{"".join(parts)}</svg>'
+def _label(text: str, y: float) -> str:
+    shown = text if len(text) <= 32 else text[:31] + "…"
+    return f"<g><title>{escape(text)}</title>{_text('label', LABEL - 10, y + 4, shown)}</g>"
+
+
+def _line(style: str, x1: float, x2: float, y1: float, y2: float) -> str:
+    return f'<line class="{style}" x1="{x1:.1f}" x2="{x2:.1f}" y1="{y1:.1f}" y2="{y2:.1f}"/>'
+
+
+def _box(colour: int, x: float, y: float, width: float, height: float, told: str) -> str:
+    size = f'x="{x:.1f}" y="{y:.1f}" width="{max(width, 0):.1f}" height="{max(height, 0):.1f}"'
+    return f'<rect class="p{colour % 8}" {size}><title>{escape(told)}</title></rect>'
+
+
+def _text(style: str, x: float, y: float, text: str) -> str:
+    return f'<text class="{style}" x="{x:.1f}" y="{y:.1f}">{escape(text)}</text>'
+
+
+def _svg(height: float, parts: Sequence[str], told: Sequence[str]) -> str:
+    label = escape("; ".join(told), quote=True)
+    return f'<svg viewBox="0 0 {WIDTH} {height:.0f}" role="img" aria-label="{label}">{"".join(parts)}</svg>'

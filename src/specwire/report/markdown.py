@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from specwire.report.blocks import Block, Code, Figure, Heading, Table, Text
@@ -21,7 +22,7 @@ def _written(block: Block) -> str:
         case Table():
             return _table(block)
         case Code(text, caption):
-            fence = "```" if "```" not in text else "~~~~"
+            fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
             return (f"{_plain(caption)}:\n\n" if caption else "") + f"{fence}\n{text}\n{fence}"
 
 

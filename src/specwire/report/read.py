@@ -11,7 +11,16 @@ from specwire.errors import SpecwireError
 
 NAMES = ("verify.json", "bench.json", "sweep.json")
 SCHEMAS = {
-    "specwire.check/1": ("verdict", "slots", "causes", "ranks", "ranks_agree", "concat_shape", "golden_concat_shape", "noise_floor"),
+    "specwire.check/1": (
+        "verdict",
+        "slots",
+        "causes",
+        "ranks",
+        "ranks_agree",
+        "concat_shape",
+        "golden_concat_shape",
+        "noise_floor",
+    ),
     "specwire.bench/1": ("points", "comparisons", "workload", "provenance"),
     "specwire.sweep/1": ("points", "left_out", "best", "complete", "workload", "provenance"),
 }
@@ -28,7 +37,9 @@ def _files(place: Path) -> list[Path]:
         return [place]
     found = [place / name for name in NAMES if (place / name).is_file()]
     if not found:
-        raise SpecwireError(f"{place}: holds none of {', '.join(NAMES)}. Name a result, or the --out directory of verify, bench or sweep.")
+        raise SpecwireError(
+            f"{place}: holds none of {', '.join(NAMES)}. Name a result, or the --out directory of verify, bench or sweep."
+        )
     return found
 
 
@@ -36,10 +47,16 @@ def _document(file: Path) -> dict[str, Any]:
     try:
         document = json.loads(file.read_text("utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise SpecwireError(f"{file}: no result that can be read ({error}). Name the JSON of verify, bench or sweep.") from error
+        raise SpecwireError(
+            f"{file}: no result that can be read ({error}). Name the JSON of verify, bench or sweep."
+        ) from error
     schema = document.get("schema") if isinstance(document, dict) else None
     if schema not in SCHEMAS:
-        raise SpecwireError(f"{file}: schema {schema!r} is none that a report is made of. There are: {', '.join(SCHEMAS)}.")
+        raise SpecwireError(
+            f"{file}: schema {schema!r} is none that a report is made of. There are: {', '.join(SCHEMAS)}."
+        )
     if missing := [name for name in SCHEMAS[schema] if name not in document]:
-        raise SpecwireError(f"{file}: {schema} without {missing[0]}: cut short, or made by another version. Make it again.")
+        raise SpecwireError(
+            f"{file}: {schema} without {missing[0]}: cut short, or made by another version. Make it again."
+        )
     return document

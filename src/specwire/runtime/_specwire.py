@@ -483,11 +483,9 @@ def _about(args, kwargs):
     batch = args[1] if len(args) > 1 else kwargs.get("batch", kwargs.get("model_worker_batch"))
     rows = getattr(batch, "reqs", None)
     rows = getattr(batch, "seq_lens", None) if rows is None else rows
-    return {
-        "mode": getattr(getattr(batch, "forward_mode", None), "name", None),
-        "batch": None if rows is None else len(rows),
-        "tokens": getattr(batch, "extend_num_tokens", None),
-    }
+    mode = getattr(getattr(batch, "forward_mode", None), "name", None)
+    tokens = getattr(batch, "extend_num_tokens", None) if mode not in ("DECODE", "IDLE") else None
+    return {"mode": mode, "batch": None if rows is None else len(rows), "tokens": tokens}
 
 
 def _accepted(result):
