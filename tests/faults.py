@@ -41,13 +41,13 @@ class Report:
     operations: tuple[str, ...]
 
 
-def stopped(work: Callable[[], object], *faults: Fault) -> Report:
-    """Do the work in a forked child, with the faults in its way."""
+def stopped(work: Callable[[], object], *faults: Fault, watched: dict = WATCHED) -> Report:
+    """Do the work in a forked child, with the faults in its way; operations not `watched` are not counted."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(reading)
-        watch = _Watch(faults)
+        watch = _Watch(faults, watched)
         try:
             watch.install()
             try:
@@ -75,12 +75,13 @@ def stopped(work: Callable[[], object], *faults: Fault) -> Report:
 
 
 class _Watch:
-    def __init__(self, faults: tuple[Fault, ...]) -> None:
+    def __init__(self, faults: tuple[Fault, ...], watched: dict) -> None:
+        self.watched = watched
         self.faults, self.operations, self.on = {fault.at: fault for fault in faults}, [], False
 
     def install(self) -> None:
         self.on = True
-        for module, names in WATCHED.items():
+        for module, names in self.watched.items():
             for name in names:
                 setattr(module, name, self._watched(name, getattr(module, name)))
 

@@ -1,16 +1,21 @@
 """Whatever stops `apply` or `remove`, wherever: the tree is then the old one or the new one, and clean."""
 
+import contextlib
 import functools
+import io
 import os
 import shutil
+import signal
 import tempfile
+import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
-from faults import Fault, errors, kills, stopped
-from small_trees import DEBUG, applied, make_tree, snapshot
+from faults import CHANGING, Fault, errors, kills, stopped
+from small_trees import DEBUG, FILES, TARGET, applied, make_tree, snapshot
 
-from specwire import surgery
+from specwire import cli, surgery
 from specwire.errors import SpecwireError
 from specwire.overlay import make_overlay, sweep
 from specwire.transaction import Change, commit, pending, recover
@@ -191,6 +196,77 @@ def test_error_and_then_killed_while_undoing(scene, name):
             assert stopped(work, first, Fault(at, "before")).end == "killed"
             recover(tree.package)
             scene.check(tree, (first, at))
+
+
+def command(*arguments):
+    """A piece of work for a child: a whole command, quietly; its exit code."""
+
+    def work():
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()) as said:
+            try:
+                cli.main([str(argument) for argument in arguments])
+            except SystemExit as end:
+                return end.code, said.getvalue()
+
+    return work
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name, prepare", [("apply", nothing), ("remove", compiled)])
+def test_command_killed_and_put_right_by_the_next(folder, name, prepare):
+    """From the first byte read to the last line printed, and then `status`, which says what it did."""
+    tree = make_tree(folder / "tree")
+    prepare(tree)
+    before = snapshot(tree.root)
+    shutil.copytree(tree.root, folder / "spare", symlinks=True)
+    surgery.plan_apply(tree, DEBUG)  # so that no child has to import what it needs
+    only = {os: CHANGING}  # how much the guard reads depends on who else is running
+    operations = stopped(command(name, tree.root), watched=only).operations
+    after = snapshot(tree.root)
+    ends = set()
+    for fault in kills(operations, thorough=False):
+        shutil.rmtree(tree.root)
+        shutil.copytree(folder / "spare", tree.root, symlinks=True)
+        assert stopped(command(name, tree.root), fault, watched=only).end == "killed"
+        code, said = stopped(command("status", tree.root)).value
+        assert code == 0 and snapshot(tree.root) in (before, after), str(fault)
+        ends.add(
+            (
+                snapshot(tree.root) == after,
+                next((word for word in ("undone", "finished") if word in said), ""),
+            )
+        )
+        assert stopped(command(name, tree.root)).value[0] == 0 and snapshot(tree.root) == after
+    assert ends >= {(False, "undone"), (True, "finished")}
+
+
+@pytest.mark.slow
+def test_killed_from_outside_at_any_moment(folder):
+    """A change of 60 files, and a kill -9 from another process that knows nothing of its steps."""
+    many = {f"sglang/srt/models/target_{number}.py": TARGET for number in range(60)}
+    tree = make_tree(folder / "tree", {**FILES, **many})
+    before, changes = snapshot(tree.root), surgery.plan_apply(tree, DEBUG).changes
+    back = [Change(change.path, change.after, change.before) for change in changes]
+    began = time.monotonic()
+    commit(tree.package, changes)
+    lasted, after = time.monotonic() - began, snapshot(tree.root)
+    commit(tree.package, back)
+    ends = Counter()
+    for number in range(60):
+        child = os.fork()
+        if child == 0:
+            commit(tree.package, changes)
+            os._exit(0)
+        time.sleep(lasted * number / 50)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        done = recover(tree.package)
+        now = snapshot(tree.root)
+        assert now in (before, after)
+        ends[done and done.outcome] += 1
+        if now == after:
+            commit(tree.package, back)
+    assert ends["undone"] >= 3
 
 
 @pytest.mark.parametrize("thorough", [QUICK, THOROUGH])

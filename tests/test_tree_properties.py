@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 
 from faults import Fault, stopped
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_trees import DRAFT, LOGITS, TARGET, make_tree, snapshot
 
@@ -30,7 +30,7 @@ def folder():
 
 def given_quickly(*strategies, share=1.0):
     def decorate(function):
-        return settings(max_examples=max(5, int(EXAMPLES * share)), deadline=None)(
+        return settings(max_examples=int(EXAMPLES * share), deadline=None, derandomize=EXAMPLES <= 20)(
             given(*strategies)(function)
         )
 
@@ -134,8 +134,11 @@ def modules(draw, depth=0):
     return lines
 
 
+CODES = ("if _specwire.on: _specwire.x(self, a)", "_specwire.y()")
+
+
 @st.composite
-def tapped_modules(draw):
+def tapped_modules(draw, codes=CODES):
     """(a module, the same with tap lines above some of its statements)."""
     lines = [*draw(modules()), (0, b"x = 0")]
     end, indent = draw(ends), draw(st.sampled_from([b"    ", b"\t", b"  "]))
@@ -160,11 +163,9 @@ def tapped_modules(draw):
     return b"".join(plain), b"".join(tapped)
 
 
-@given_quickly(tapped_modules(), share=5)
+@given_quickly(tapped_modules((*CODES, "older(1)")), share=5)
 def test_taps_leave_every_other_byte(both):
     plain, tapped = both
-    if b"older(" not in tapped and b"_specwire." not in tapped:
-        assert TappedFile(tapped).found == ()
     file = TappedFile(tapped)
     assert file.module is not None, tapped.decode()
     assert len(file.found) == len(tapped.splitlines()) - len(plain.splitlines())
@@ -178,7 +179,6 @@ def test_taps_leave_every_other_byte(both):
 def test_taps_edited_by_a_hand_or_a_formatter(both, random):
     """Every tap reflowed, unmarked or given another argument: gone by force, and nothing else with it."""
     plain, tapped = both
-    assume(b"_specwire." in tapped and b"older(" not in tapped)
     end = b"\r\n" if b"\r\n" in tapped else b"\n"
     lines = []
     for line in tapped.splitlines(keepends=True):
