@@ -22,7 +22,8 @@ WATCHED = {
 
 @dataclass(frozen=True)
 class Fault:
-    """At operation `at` (from 0): `kill` before, after or halfway through it, or `error` instead of it."""
+    """At operation `at` (from 0): a kill `before` it, `after` it or `half` way through a write; or `error` or
+    `interrupt` instead of it."""
 
     at: int
     how: str
@@ -100,6 +101,8 @@ class _Watch:
 
 
 def _strike(fault, name, real, args, kwargs):
+    if fault.how == "interrupt":
+        raise KeyboardInterrupt
     if fault.how == "error":
         path = args[0] if args and isinstance(args[0], (str, os.PathLike)) else None
         raise OSError(fault.number, os.strerror(fault.number), path)

@@ -157,6 +157,17 @@ def test_refused_by_the_kernel(scene, name, thorough):
     assert ("raised", False, False) in ends
 
 
+@pytest.mark.parametrize("name", ["apply", "remove"])
+def test_interrupted_from_the_keyboard(scene, name):
+    scene = scene(name)
+    for at in range(0, len(scene.operations), 4):
+        tree, work = scene.fresh()
+        report = stopped(work, Fault(at, "interrupt"))
+        assert report.end == "raised" and isinstance(report.value, KeyboardInterrupt)
+        recover(tree.package)
+        scene.check(tree, at)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["apply", "remove"])
 def test_recovery_killed_too(scene, name):

@@ -8,6 +8,7 @@ import pytest
 from small_trees import DEBUG, FILES, TAPPED, TARGET, applied, make_tree, removed, snapshot
 
 from specwire import marks, surgery
+from specwire.cli._trees import opened
 from specwire.errors import SpecwireError
 from specwire.overlay import make_overlay
 from specwire.tree import Tree
@@ -136,3 +137,14 @@ def test_links_in_the_tree(tree, tmp_path):
     view = view_of(tree, tmp_path / "view")
     assert view.path("sglang/kernels/kernel.py").is_file()
     assert surgery.status(view).result == "applied"
+
+
+def test_view_lost_while_it_was_made_anew_comes_back(tree, tmp_path):
+    view = view_of(tree, tmp_path / "view")
+    before = snapshot(view.root)
+    view.root.rename(tmp_path / ".view.specwire-12345678.replaced")
+    (tmp_path / ".view.specwire-12345678.building").mkdir()
+    with opened(str(tmp_path / "view"), None, quiet=True, writes=False) as found:
+        assert found.overlay
+    assert snapshot(view.root) == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["tree", "view"]

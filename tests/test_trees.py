@@ -527,6 +527,36 @@ def test_compiled_tap_file_goes(tree):
     assert list(cache.iterdir()) == []
 
 
+def test_compiled_files_that_hide_their_source(tree, run, tmp_path):
+    """Taps beside one would never run; taps inside one would stay."""
+    compile_all = [
+        sys.executable,
+        "-m",
+        "compileall",
+        "-q",
+        "--invalidation-mode",
+        "unchecked-hash",
+        tree.package,
+    ]
+    subprocess.run(compile_all, check=True)
+    before = snapshot(tree.root)
+    code, _, error = run("apply", tree.root)
+    assert code == 2 and ".pyc: compiled so that Python never looks at the source" in error and "--overlay" in error
+    assert run("apply", tree.root, "--overlay", tmp_path / "view")[0] == 0
+    assert snapshot(tree.root) == before
+    shutil.rmtree(tree.path("sglang/srt/models/__pycache__"))
+    shutil.rmtree(tree.path("sglang/srt/layers/__pycache__"))
+    before = snapshot(tree.root)
+    assert run("apply", tree.root)[0] == 0
+    subprocess.run(compile_all, check=True)
+    assert run("remove", tree.root)[0] == 0
+    compiled = {path.name.split(".")[0] for path in tree.root.rglob("*.pyc")}
+    assert compiled == {"__init__", "version", "scheduler"}
+    assert {name: entry for name, entry in snapshot(tree.root).items() if "__pycache__" not in name} == {
+        name: entry for name, entry in before.items() if "__pycache__" not in name
+    }
+
+
 # --- two at once, and without the right to write ------------------------------------------------------
 
 

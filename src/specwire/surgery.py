@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from fnmatch import fnmatch
 
-from specwire import marks, registry, tapfile
+from specwire import compiled, marks, registry, tapfile
 from specwire.errors import SpecwireError
 from specwire.outcome import Outcome
 from specwire.patch import unified
@@ -255,7 +255,9 @@ def _add_removed(
     why = _PROOFS[proof] + (", the taps that stay aside" if staying else "")
     outcome.sites += [Site(each.probe, name, each.qualname, each.first, "removed", why) for each in shown]
     outcome.proofs[name] = proof
-    outcome.changes.append(Change(outcome.tree.path(name), file.data, after))
+    path = outcome.tree.path(name)
+    outcome.changes.append(Change(path, file.data, after))
+    outcome.changes += [Change(each, each.read_bytes(), None) for each in compiled.tapped(path)]
 
 
 _PROOFS = {

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 from specwire.cli import _options as options
 from specwire.errors import FAULT, SpecwireError
 from specwire.live import LiveServer, refuse_if_live
-from specwire.overlay import sweep
 from specwire.outcome import Outcome
+from specwire.overlay import sweep
 from specwire.transaction import Recovery, locked, pending, recover
 from specwire.tree import Tree
 
@@ -25,6 +27,8 @@ def opened(named: str, python: str | None, quiet: bool, writes: bool = True) -> 
     With `writes` nobody else may work on it meanwhile, from the first look on: a plan made from what
     another run is about to change would be proven and wrong.
     """
+    if not os.path.lexists(named):
+        sweep(Path(os.path.abspath(named)))  # a view that was being made anew
     tree = Tree.find(named, python)
     with locked(tree.package) if writes else contextlib.nullcontext():
         if done := recover(tree.package):
@@ -106,5 +110,7 @@ def _counted(count: int, thing: str) -> str:
 
 
 def _recovered(done: Recovery) -> str:
+    if not done.files:
+        return "an earlier run was cut off before it changed anything: cleared away"
     text = f"an earlier change that was cut off has been {done.outcome}: {_counted(len(done.files), 'file')}"
     return text + (f"; edited since and left alone: {', '.join(done.left_alone)}" if done.left_alone else "")

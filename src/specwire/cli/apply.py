@@ -5,6 +5,7 @@ import click
 from specwire import surgery
 from specwire.cli import _options as options
 from specwire.cli import _trees as trees
+from specwire.compiled import refuse_unchecked
 from specwire.overlay import make_overlay
 from specwire.probe import GROUPS
 
@@ -61,5 +62,6 @@ def command(tree, python, names, groups, overlay, force, wait, as_json, show_dif
             if overlay:
                 options.note(f"the patched view is {make_overlay(outcome, overlay, force)}", quiet)
             elif outcome.changes:
+                refuse_unchecked(outcome.changes)
                 outcome = trees.write_guarded(outcome, outcome.write, force, wait, quiet)
     return trees.show(outcome, as_json=as_json, show_diff=show_diff, dry_run=dry_run, quiet=quiet)
