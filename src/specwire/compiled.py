@@ -20,8 +20,8 @@ def refuse_unchecked(changes: list[Change]) -> None:
     for change in changes:
         if found := next(iter(_unchecked(change.path)), None):
             raise SpecwireError(
-                f"{found}: compiled so that Python never looks at the source, so taps in {change.path.name} would "
-                "not run. Nothing was written. Patch a view, which leaves compiled files behind: "
+                f"{found}: compiled so that Python never looks at the source, so taps in "
+                f"{change.path.name} would not run. Nothing was written. Patch a view, which leaves compiled files behind: "
                 "`specwire apply TREE --overlay DIR`; or delete that file first."
             )
 
