@@ -329,12 +329,16 @@ def test_a_string_must_not_become_the_docstring():
 def test_what_a_comment_allows_stays():
     text = b"breakpoint()  # specwire-allow: breakpoint -- wanted\n# specwire-allow: leftover -- wanted\nprint('[EAGLE3-DEBUG]')\n"
     found = plan(text, "x.py")
-    assert found.after == text and [piece.why for piece in found.left] == ["is allowed by the comment on it"] * 2
+    assert (
+        found.after == text and [piece.why for piece in found.left] == ["is allowed by the comment on it"] * 2
+    )
 
 
 def test_specwires_own_lines_are_left_and_named(tree):
     file = tree / "sglang" / "srt" / "models" / "llama.py"
-    file.write_text("x = 1\nif _specwire.on: _specwire.draft_fc(x)  # specwire:draft-fc 00000000\nprint('[EAGLE3-DEBUG]')\n")
+    file.write_text(
+        "x = 1\nif _specwire.on: _specwire.draft_fc(x)  # specwire:draft-fc 00000000\nprint('[EAGLE3-DEBUG]')\n"
+    )
     result = run([str(file)])
     assert "specwire's own lines (2): `specwire remove`" in result.stdout
     assert file.read_text().count("\n") == 2 and "# specwire:draft-fc" in file.read_text()

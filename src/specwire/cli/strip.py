@@ -82,7 +82,9 @@ def _print(found, judged: bool) -> None:
             if piece.kind != "tap":
                 print(f"[LEFT] {plan.name}:{piece.line}: {piece.text} - {piece.why}")
         if taps := [str(piece.line) for piece in plan.left if piece.kind == "tap"]:
-            print(f"[LEFT] {plan.name}: specwire's own lines ({', '.join(taps)}): `specwire remove` takes them out")
+            print(
+                f"[LEFT] {plan.name}: specwire's own lines ({', '.join(taps)}): `specwire remove` takes them out"
+            )
 
 
 def _summary(found, changed, judged: bool) -> str:

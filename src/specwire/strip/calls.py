@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import sys
 from dataclasses import dataclass
 
 _BUILTINS = frozenset(
@@ -118,6 +119,8 @@ def looks_only(call: ast.Call, names: Names) -> bool:
             return rest in _LOOKS[module] or "*" in _LOOKS[module]
         return bool(_ASKING.fullmatch(names.dotted(function).rpartition(".")[2]))
     if isinstance(function, ast.Name):
+        if function.id == "__import__":
+            return getattr(call.args[0], "value", None) in sys.stdlib_module_names if call.args else False
         known = function.id in _BUILTINS and function.id not in names.rebound
         return known or bool(_ASKING.fullmatch(function.id))
     if isinstance(function, ast.Attribute):

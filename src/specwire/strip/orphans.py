@@ -177,18 +177,8 @@ def _used(tree: ast.Module, gone: set[int]) -> set[str]:
 
 def _outermost(roots: list[Root]) -> list[Root]:
     """Roots that are not inside another one's statements."""
-    kept = []
-    for root in roots:
-        inside = {
-            id(part)
-            for other in roots
-            if other is not root
-            for node in other.nodes
-            for part in ast.walk(node)
-        }
-        if not any(id(node) in inside for node in root.nodes):
-            kept.append(root)
-    return kept
+    inside = {number for root in roots for node in root.nodes for number in _ids_below(node) - {id(node)}}
+    return [root for root in roots if not any(id(node) in inside for node in root.nodes)]
 
 
 def _ids(roots: list[Root]) -> set[int]:

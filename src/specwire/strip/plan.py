@@ -109,13 +109,20 @@ def _traces(tree: ast.Module, facts: Facts, gone: set[int], known: set[int]) -> 
     """Statements that stay and have a debug switch or message of their own in them, and that nothing was said about."""
     for node in outside(tree, gone):
         if isinstance(node, ast.stmt) and node.lineno not in known:
-            inner = (child for child in ast.iter_child_nodes(node) if not isinstance(child, ast.stmt))
-            parts = (part for child in inner for part in ast.walk(child) if isinstance(part, ast.expr))
+            parts = _own_parts(node)
             if any(
                 facts.is_switch(part) or (isinstance(part, ast.Call) and is_tagged(part, facts))
                 for part in parts
             ):
                 yield node
+
+
+def _own_parts(node: ast.AST) -> Iterator[ast.AST]:
+    """What belongs to a statement itself, and to no statement inside it."""
+    for child in ast.iter_child_nodes(node):
+        if not isinstance(child, ast.stmt):
+            yield child
+            yield from _own_parts(child)
 
 
 def ids(roots: list[Root]) -> set[int]:

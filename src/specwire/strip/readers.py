@@ -29,9 +29,13 @@ class Binding:
 def conflicts(tree: ast.Module, gone: set[int], elsewhere: Elsewhere) -> dict[int, str]:
     """Statements in `gone` whose bindings something outside `gone` may read: id -> reason."""
     found: dict[int, str] = {}
+    known: dict[tuple[int, str, bool], str | None] = {}
     for binding in bindings(tree, gone):
-        if id(binding.statement) not in found and (why := _read_by(binding, tree, gone, elsewhere)):
-            found[id(binding.statement)] = why
+        key = id(binding.scope), binding.name, binding.declared
+        if key not in known:
+            known[key] = _read_by(binding, tree, gone, elsewhere)
+        if known[key]:
+            found.setdefault(id(binding.statement), known[key])
     return found
 
 
@@ -95,24 +99,19 @@ def _read_by(binding: Binding, tree: ast.Module, gone: set[int], elsewhere: Else
 
 def _read_in(function: ast.AST, name: str, gone: set[int]) -> str | None:
     """The same for a function's local name, with regard to the order of its statements."""
-    for node in outside(function, gone):
+    stays = list(outside(function, gone))
+    for node in stays:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _PEEKERS:
             return f"binds {name}, and line {node.lineno} calls {node.func.id}()"
-    kept = [
-        node
-        for statement in function.body
-        for node in in_scope(statement)
-        if name in binds(node) and not _within(node, function, gone)
-    ]
-    if not kept and name not in _parameters(function):
-        return _at(
-            next((node for node in loads(function, name, gone) if isinstance(node, ast.Name)), None), name
-        )
+    alive = {id(node) for node in stays}
+    own = (node for statement in function.body for node in in_scope(statement) if id(node) in alive)
+    if name not in _parameters(function) and not any(name in binds(node) for node in own):
+        return _at(next((node for node in stays if _is_read(node, name)), None), name)
     return _at(flow.reader(function, name, gone), name)
 
 
-def _within(node: ast.AST, tree: ast.AST, gone: set[int]) -> bool:
-    return all(node is not other for other in outside(tree, gone))
+def _is_read(node: ast.AST, name: str) -> bool:
+    return isinstance(node, ast.Name) and node.id == name and not isinstance(node.ctx, ast.Store)
 
 
 def _parameters(function: ast.AST) -> set[str]:
