@@ -89,6 +89,7 @@ def test_any_bytes_can_be_looked_at(data):
 def test_seal(rest):
     data = marks.sealed(b"# specwire:runtime " + rest)
     assert marks.seal(data) == "intact"
+    assert marks.seal(data.replace(b"\r\n", b"\n")) == "intact"
     assert marks.seal(data + b"x") == "edited" and marks.seal(data[1:]) == "foreign"
 
 

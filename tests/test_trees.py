@@ -339,6 +339,26 @@ def test_tap_file_edited(tree, run, run_json):
     assert snapshot(tree.root) == original
 
 
+def test_tap_file_without_its_first_line(tree, run, run_json):
+    original = snapshot(tree.root)
+    applied(tree)
+    tree.path(marks.RUNTIME).write_bytes(tree.read(marks.RUNTIME).partition(b"\n")[2])
+    assert run_json("remove", tree.root)[1]["result"] == "refused"
+    assert run("remove", tree.root, "--force")[1].splitlines()[-1] == DONE
+    assert snapshot(tree.root) == original
+
+
+def test_line_ends_changed_by_version_control(tree, run, run_json):
+    applied(tree)
+    for path in tree.root.rglob("*.py"):
+        path.write_bytes(crlf(path.read_bytes()))
+    code, document = run_json("status", tree.root)
+    assert (document["result"], states(document)) == ("applied", {"applied"})
+    code, out, _ = run("remove", tree.root)
+    assert code == 0 and out.splitlines()[-1] == DONE
+    assert tree.read(TARGET_NAME) == crlf(TARGET) and tree.read(DRAFT_NAME) == crlf(DRAFT)
+
+
 def test_tap_file_missing(tree, run, run_json):
     applied(tree)
     tree.path(marks.RUNTIME).unlink()
@@ -541,7 +561,11 @@ def test_compiled_files_that_hide_their_source(tree, run, tmp_path):
     subprocess.run(compile_all, check=True)
     before = snapshot(tree.root)
     code, _, error = run("apply", tree.root)
-    assert code == 2 and ".pyc: compiled so that Python never looks at the source" in error and "--overlay" in error
+    assert (
+        code == 2
+        and ".pyc: compiled so that Python never looks at the source" in error
+        and "--overlay" in error
+    )
     assert run("apply", tree.root, "--overlay", tmp_path / "view")[0] == 0
     assert snapshot(tree.root) == before
     shutil.rmtree(tree.path("sglang/srt/models/__pycache__"))
@@ -612,6 +636,24 @@ def test_cut_off_change_is_put_right_and_told(tree, run):
     code, _, error = run("status", tree.root)
     assert code == 0 and "has been undone: 4 files" in error
     assert snapshot(tree.root) == before
+
+
+def test_copied_half_done(tree, tmp_path, run):
+    """A journal belongs to the tree that it lies in, wherever that is."""
+    original, outcome = snapshot(tree.root), surgery.plan_apply(tree, DEBUG)
+    child = os.fork()
+    if child == 0:
+        real = os.rename
+        os.rename = lambda *_: os._exit(9) if str(_[1]).endswith("done") else real(*_)
+        outcome.write()
+        os._exit(0)
+    os.waitpid(child, 0)
+    half = snapshot(tree.root)
+    copy = tmp_path / "copy"
+    subprocess.run(["cp", "-a", tree.root, copy], check=True)
+    assert "has been undone" in run("status", copy)[2]
+    assert snapshot(copy) == original and snapshot(tree.root) == half
+    assert "has been undone" in run("status", tree.root)[2] and snapshot(tree.root) == original
 
 
 def test_edited_after_the_crash_is_left_alone(tree, run):

@@ -20,9 +20,9 @@ def refuse_unchecked(changes: list[Change]) -> None:
     for change in changes:
         if found := next(iter(_unchecked(change.path)), None):
             raise SpecwireError(
-                f"{found}: compiled so that Python never looks at the source, so taps in "
-                f"{change.path.name} would not run. Nothing was written. Patch a view, which leaves compiled files behind: "
-                "`specwire apply TREE --overlay DIR`; or delete that file first."
+                f"{found}: compiled so that Python never looks at the source: taps in it would not run. "
+                "Nothing was written. Patch a view, which leaves compiled files behind "
+                "(`specwire apply TREE --overlay DIR`), or delete that file first."
             )
 
 

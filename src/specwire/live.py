@@ -82,7 +82,7 @@ def look(root: Path) -> tuple[list[Live], list[int]]:
     for pid in list(users):
         # The program that holds an engine shows nothing itself; its renamed workers do.
         if pythons[pid].titled and pythons[pid].parent in pythons:
-            users.setdefault(pythons[pid].parent, f"is the parent of {pid}, {pythons[pid].command}")
+            users.setdefault(pythons[pid].parent, f"it is the parent of {pid}, {pythons[pid].command}")
     tree, real = _identity(root / PACKAGE), os.path.realpath(root / PACKAGE)
     found, unreadable = [], []
     for pid, process in sorted(pythons.items()):
@@ -92,7 +92,7 @@ def look(root: Path) -> tuple[list[Live], list[int]]:
         elif held := _held(process, real):
             found.append(Live(pid, process.command, f"it has {held} open"))
         elif pid in users and any(_identity(place) == tree for place in packages(process, table)):
-            found.append(Live(pid, process.command, f"it {users[pid]}"))
+            found.append(Live(pid, process.command, users[pid]))
     return found, unreadable
 
 

@@ -20,6 +20,7 @@ IMPORT = "import"
 IMPORT_CODE = "from sglang.srt import _specwire"
 RUNTIME = "sglang/srt/_specwire.py"
 RUNTIME_MARK = b"# specwire:runtime"
+_TELLTALE = b"EAGLE3_CAPTURE_DIR"  # what a tap file that lost its first line is still known by
 
 _MARK = re.compile(rb"# specwire:([a-z][a-z0-9-]*) ([0-9a-f]{8})(?: original=([0-9a-f]{64}))?[ \t]*\r?\n?$")
 _ORIGINAL = re.compile(rb"(?<= )original=[0-9a-f]{64}(?=[ \t]*[\r\n])")
@@ -78,15 +79,20 @@ def sealed(source: bytes) -> bytes:
     if not source.startswith(RUNTIME_MARK + b" "):
         raise ValueError("no tap file: its first line does not begin with its mark")
     rest = source.removeprefix(RUNTIME_MARK)
-    return RUNTIME_MARK + b" " + hashlib.sha256(rest).hexdigest()[:8].encode() + rest
+    return RUNTIME_MARK + b" " + _seal(rest) + rest
 
 
 def seal(data: bytes) -> str:
     """What a file at the tap file's place is: `intact` as some specwire wrote it, `edited`, or `foreign`."""
     if not data.startswith(RUNTIME_MARK):
-        return "foreign"
-    sum_, rest = data[len(RUNTIME_MARK) + 1 :][:8], data[len(RUNTIME_MARK) + 9 :]
-    return "intact" if hashlib.sha256(rest).hexdigest()[:8].encode() == sum_ else "edited"
+        return "edited" if _TELLTALE in data else "foreign"
+    given, rest = data[len(RUNTIME_MARK) + 1 :][:8], data[len(RUNTIME_MARK) + 9 :]
+    return "intact" if _seal(rest) == given else "edited"
+
+
+def _seal(rest: bytes) -> bytes:
+    # Line ends aside: version control may change them.
+    return hashlib.sha256(rest.replace(b"\r\n", b"\n")).hexdigest()[:8].encode()
 
 
 def same_but_hash(one: bytes, other: bytes) -> bool:

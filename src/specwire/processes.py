@@ -97,21 +97,21 @@ class Process:
     def uses_sglang(self) -> str:
         """What shows that it runs SGLang, whichever; empty when nothing does."""
         if self.titled:
-            return f"is titled {self.argv[0]}"
+            return f"it calls itself {self.argv[0]}"
         kind, value = self.started
         if kind == "module" and (value == PACKAGE or value.startswith(PACKAGE + ".")):
-            return f"was started as -m {value}"
+            return f"it was started as -m {value}"
         pairs = zip(self.argv, self.argv[1:], strict=False)
         if module := next(
             (name for flag, name in pairs if flag == "-m" and name.startswith(PACKAGE + ".")), None
         ):
-            return f"was started with -m {module}"
+            return f"it was started with -m {module}"
         if kind == "code" and _IMPORTS.search(value.encode("utf-8", "surrogateescape")):
             return "its command imports sglang"
         if kind == "script" and value and _IMPORTS.search(_read(self.inside(value), 1 << 20)):
             return f"its script {value} imports sglang"
         if loaded := next((path for path in sorted(self.maps) if "/sgl_kernel/" in path), None):
-            return f"has {loaded} loaded"
+            return f"it has {loaded} loaded"
         return ""
 
 
