@@ -5,6 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 CACHE := .cache
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+PYTEST := $(BIN)/python -m pytest -q
 DEEPSEEK := $(CACHE)/fixtures/deepseek
 
 .PHONY: setup verify test test-quick releases zoo bench clean
@@ -24,18 +25,20 @@ $(VENV)/.installed: pyproject.toml $(wildcard requirements/*.txt)
 	touch $@
 
 $(CACHE)/fixtures/%/.made: fixtures/make.py | setup
-	$(BIN)/python fixtures/make.py $* $(CACHE)/fixtures/$*
+	$(BIN)/python fixtures/make.py $* $(CACHE)/fixtures/$* --dtype float32
 	touch $@
 
 verify: setup $(DEEPSEEK)/.made
 	$(BIN)/specwire verify installed --target $(DEEPSEEK)/target --draft $(DEEPSEEK)/draft \
 	    --golden golden/deepseek/float32.safetensors --tp 8
 
-test: setup
-	$(BIN)/python -m pytest -q
+# The engine's tests come one at a time: a boot takes both cores, and memory, for itself.
+test: test-quick
+	$(PYTEST) -n 2 --dist worksteal -m "(release or slow) and not engine"
+	$(PYTEST) -m engine
 
-test-quick: $(VENV)/.installed
-	$(BIN)/python -m pytest -q -m "not engine and not release and not slow"
+test-quick: setup
+	$(PYTEST) -n 2 --dist worksteal -m "not engine and not release and not slow"
 
 releases: setup
 	$(BIN)/python tests/run_releases.py
