@@ -17,7 +17,7 @@ from specwire import marks, surgery
 from specwire.taps import TappedFile, unchanged
 from specwire.transaction import Change, commit, pending, recover
 
-EXAMPLES = int(os.environ.get("SPECWIRE_EXAMPLES", "20"))
+EXAMPLES = int(os.environ.get("SPECWIRE_EXAMPLES", "10"))
 ends = st.sampled_from([b"\n", b"\r\n"])
 
 
@@ -30,7 +30,7 @@ def folder():
 
 def given_quickly(*strategies, share=1.0):
     def decorate(function):
-        return settings(max_examples=int(EXAMPLES * share), deadline=None, derandomize=EXAMPLES <= 20)(
+        return settings(max_examples=int(EXAMPLES * share), deadline=None, derandomize=EXAMPLES <= 10)(
             given(*strategies)(function)
         )
 
