@@ -18,17 +18,17 @@ TARGET = {
     "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 128, "vocab_size": 512,
     "max_position_embeddings": 4096, "rope_theta": 10000.0, "torch_dtype": "bfloat16", "hidden_act": "silu",
     "rms_norm_eps": 1e-5,
-}  # fmt: skip
+}
 DEEPSEEK = {
     "architectures": ["DeepseekV3ForCausalLM"], "model_type": "deepseek_v3", "hidden_size": 7168,
     "num_hidden_layers": 61, "vocab_size": 163840, "max_position_embeddings": 131072, "rope_theta": 50000.0,
     "torch_dtype": "bfloat16", "first_k_dense_replace": 1, "n_routed_experts": 384, "n_shared_experts": 1,
     "moe_layer_freq": 1, "num_attention_heads": 64,
-}  # fmt: skip
+}
 
 
 def write_tensors(path: Path, tensors: Mapping[str, tuple[str, Sequence[int], bytes | None]],
-                  metadata: Mapping[str, str] | None = None) -> None:  # fmt: skip
+                  metadata: Mapping[str, str] | None = None) -> None:
     """A safetensors file: (element type, shape, bytes or None for zeros) by name."""
     header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
     end = 0
@@ -59,7 +59,7 @@ def draft_config(
     config = {
         **TARGET, "architectures": ["LlamaForCausalLMEagle3"], "num_hidden_layers": 1, "draft_vocab_size": 128,
         **{key: of[key] for key in ("hidden_size", "vocab_size", "max_position_embeddings", "rope_theta")},
-    }  # fmt: skip
+    }
     if ids is not None:
         config["eagle_config"] = {"eagle_aux_hidden_state_layer_ids": list(ids)}
     return {key: value for key, value in {**config, **changes}.items() if value is not ...}
@@ -81,7 +81,7 @@ def draft_tensors(config: Mapping[str, Any], slots: int = 3, layer: str = "midla
         f"{layer}.mlp.down_proj.weight": (hidden, inner), f"{layer}.hidden_norm.weight": (hidden,),
         f"{layer}.input_layernorm.weight": (hidden,), f"{layer}.post_attention_layernorm.weight": (hidden,),
         "fc.weight": (hidden, slots * width), "norm.weight": (hidden,), "lm_head.weight": (rows, hidden),
-    }  # fmt: skip
+    }
     tensors = {name: ("BF16", shape, None) for name, shape in shapes.items()}
     if rows != config["vocab_size"]:
         step = config["vocab_size"] // rows
@@ -113,7 +113,7 @@ def golden(place: Path, trained: Sequence[int], config: Mapping[str, Any] = TARG
     metadata = {
         "schema": "specwire.golden/1", "trained_boundaries": json.dumps(list(trained)), "num_layers": str(layers),
         "hidden_size": str(hidden), "dtype": "bfloat16", "target": name, "source": "a test",
-    }  # fmt: skip
+    }
     tensors = {"token_ids": ("I64", (2,), struct.pack("<2q", 5, 6))}
     tensors |= {f"boundary.{k}": ("BF16", (2, hidden), None) for k in sorted(set(trained))}
     write_tensors(place, tensors, metadata)

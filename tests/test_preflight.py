@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from preflight_models import (
     DEEPSEEK,
     TARGET,
@@ -36,7 +38,7 @@ K25_DRAFT = {
 
 
 def run(place, config=None, tensors=None, *, flags="", algorithm="EAGLE3", tree=ADDS_ONE, trained=(2, 6, 9),
-        of=TARGET, launch=True, recorded=None, environment="", **target_changes):  # fmt: skip
+        of=TARGET, launch=True, recorded=None, environment="", **target_changes):
     """The document for a target and a draft, made in `place`, sound unless a test changes something."""
     served = target(place / "target", of, **target_changes)
     made = draft(place / "draft", draft_config(of) if config is None else config, tensors)
@@ -49,7 +51,7 @@ def run(place, config=None, tensors=None, *, flags="", algorithm="EAGLE3", tree=
     return preflight(
         served, made, [Tree.find(tree)], launch=said if launch else None, golden=recorded,
         trained=None if recorded else trained,
-    )  # fmt: skip
+    )
 
 
 def first(document) -> str:
@@ -152,7 +154,7 @@ def test_an_eagle_head_is_no_eagle3_draft(tmp_path):
 def test_a_launch_without_a_draft(tmp_path):
     served, made = target(tmp_path / "t"), draft(tmp_path / "d")
     document = preflight(served, made, [Tree.find(ADDS_ONE)], trained=[2, 6, 9],
-                         launch=f"--model-path {served} --speculative-algorithm EAGLE3")  # fmt: skip
+                         launch=f"--model-path {served} --speculative-algorithm EAGLE3")
     assert first(document) == "algo-flag" and "own draft" in document["causes"][0]["evidence"]
 
 
@@ -191,7 +193,7 @@ FILE_FAULTS = [
     pytest.param(changed(max_position_embeddings=2048), None, "rope", id="too few positions"),
     pytest.param(changed(torch_dtype="float16"), None, "dtype", id="another element type"),
     pytest.param(changed(torch_dtype=None), None, "dtype", id="no element type"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("config, tensors, cause", FILE_FAULTS)
@@ -206,7 +208,7 @@ def test_absolute_ids_in_the_map_are_recognised(tmp_path):
     tensors = without(**vocabulary_map(range(128), 512))
     tensors["d2t"] = ("I64", (len(ids),), b"".join(token.to_bytes(8, "little") for token in ids))
     document = run(tmp_path, draft_config(draft_vocab_size=len(ids)), {
-        **tensors, "lm_head.weight": ("BF16", (len(ids), 64), None)})  # fmt: skip
+        **tensors, "lm_head.weight": ("BF16", (len(ids), 64), None)})
     assert first(document) == "vocab-map" and "the engine adds the place" in document["causes"][0]["evidence"]
 
 
@@ -277,7 +279,7 @@ def test_risky_flags_are_notes_not_faults(tmp_path):
 
 def test_graphs_that_get_the_defaults_are_a_note(tmp_path):
     notes = [note["id"] for note in run(tmp_path, changed(eagle_config={"eagle_aux_hidden_state_layer_ids": [2, 5, 8]}),
-                                        trained=(3, 6, 9))["notes"]]  # fmt: skip
+                                        trained=(3, 6, 9))["notes"]]
     assert "graph-order" in notes
     assert "graph-order" not in [note["id"] for note in run(tmp_path, flags="--disable-cuda-graph")["notes"]]
 
@@ -310,6 +312,54 @@ def test_the_launch_serves_something_else(tmp_path):
         served, made, trees, launch=said.format("hub/target", "hub/draft"), trained=[2, 6, 9]
     )
     assert document["verdict"] == "ok"
+
+
+def test_an_eagle_head_is_not_judged_as_an_eagle3_draft(tmp_path):
+    config = {**draft_config(), "architectures": ["LlamaForCausalLMEagle"], "draft_vocab_size": None}
+    document = run(tmp_path, config, {"fc.weight": ("BF16", (64, 128), None)}, algorithm="EAGLE")
+    assert (document["verdict"], document["causes"]) == ("inconclusive", [])
+
+
+def test_the_shared_embedding_must_be_the_target_s(tmp_path):
+    served = target(tmp_path / "target")
+    write_tensors(served / "model.safetensors", {"model.embed_tokens.weight": ("BF16", (512, 64), None)})
+    assert run(tmp_path)["verdict"] == "ok"
+    shared = draft_config(draft_vocab_size=None)
+    tensors = {name: row for name, row in draft_tensors(shared).items() if name != "lm_head.weight"}
+    document = run(tmp_path, shared, tensors)
+    assert first(document) == "embed-head" and "has none" in document["causes"][0]["evidence"]
+    assert run(tmp_path, shared, tensors, tie_word_embeddings=True)["verdict"] == "ok"
+    write_tensors(served / "model.safetensors", {"model.embed_tokens.weight": ("BF16", (512, 32), None)})
+    assert first(run(tmp_path)) == "embed-head"
+
+
+def test_a_padded_vocabulary_is_a_note(tmp_path):
+    document = run(tmp_path, vocab_size=516)
+    assert document["verdict"] == "ok" and "wrong-target" in [note["id"] for note in document["notes"]]
+    assert first(run(tmp_path, vocab_size=1024)) == "wrong-target"
+
+
+VALUES = st.one_of(
+    st.none(), st.booleans(), st.integers(-5, 5), st.sampled_from([2**70, 1e308, "x", "", [], [None], {}, {"a": []}]),
+    st.lists(st.integers(-3, 20), max_size=4),
+)
+KEYS = st.sampled_from([*draft_config(), "target_hidden_size", "rope_scaling", "rope_parameters", "fc_norm", "bias",
+                        "norm_before_fc", "speculators_config", "quantization_config", "text_config", "dtype"])
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.dictionaries(KEYS, VALUES, max_size=3), st.dictionaries(KEYS, VALUES, max_size=2), st.booleans())
+def test_any_config_is_judged_or_refused(tmp_path, changes, target_changes, older):
+    """Whatever stands in the configs: a document that is JSON, or one sentence. Never a crash."""
+    config = {**draft_config(), **changes}
+    try:
+        document = run(tmp_path, config, draft_tensors(draft_config()), tree=ADDS_ONE if older else BOUNDARIES,
+                       **target_changes)
+    except SpecwireError as error:
+        assert "\n" not in str(error)
+    else:
+        assert document["verdict"] in ("ok", "fault", "inconclusive")
+        json.dumps(document, allow_nan=False)
 
 
 def test_nothing_known_is_never_a_pass(tmp_path):
@@ -382,25 +432,26 @@ def test_a_launch_file(system, tmp_path):
     served, made = system
     script = tmp_path / "serve.sh"
     script.write_text(f"T={served}\npython -m sglang.launch_server --model-path $T --speculative-algorithm EAGLE \\\n"
-                      f"  --speculative-draft-model-path {made}\n")  # fmt: skip
+                      f"  --speculative-draft-model-path {made}\n")
     shown = call("--target", served, "--draft", made, "--tree", BOUNDARIES, "--launch-file", script, "--trained",
-                 "2,6,9")  # fmt: skip
+                 "2,6,9")
     assert shown.return_value == 1 and "FAULT algo-flag (certain)" in shown.stdout
 
 
+NO_SIZE = '{"architectures": ["LlamaForCausalLM"], "hidden_size": "x"}'
 BROKEN = [
     pytest.param(lambda t, d: (t, d.parent / "none"), "no draft in .*no such directory", id="missing draft"),
     pytest.param(lambda t, d: (t.parent / "none", d), "no target in .*no such directory", id="missing target"),
     pytest.param(lambda t, d: ((t / "config.json").unlink(), (t, d))[1], "no config.json", id="no config"),
     pytest.param(lambda t, d: ((t / "config.json").write_text("{"), (t, d))[1], "cannot read", id="broken JSON"),
     pytest.param(lambda t, d: ((t / "config.json").write_text("[]"), (t, d))[1], "no JSON object", id="no object"),
-    pytest.param(lambda t, d: ((t / "config.json").write_text('{"hidden_size": "x"}'), (t, d))[1],
+    pytest.param(lambda t, d: ((t / "config.json").write_text(NO_SIZE), (t, d))[1],
                  "positive number", id="no layer count"),
     pytest.param(lambda t, d: ((d / "config.json").write_text("{}"), (t, d))[1], "no architecture", id="no draft"),
     pytest.param(lambda t, d: ((d / "model.safetensors").write_bytes(b"\xff" * 99), (t, d))[1], "header",
                  id="hostile weights"),
     pytest.param(lambda t, d: ((d / "model.safetensors").unlink(), (t, d))[1], r"no \*.safetensors", id="no weights"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("damage, said", BROKEN)

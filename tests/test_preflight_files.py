@@ -135,7 +135,7 @@ ENTRIES = st.fixed_dictionaries(
                            st.none(), st.text(max_size=3)),
         "data_offsets": st.one_of(st.lists(st.integers(-3, 80), max_size=3), st.none(), st.just([0, 2**63])),
     },
-)  # fmt: skip
+)
 NAMES = st.one_of(
     st.text(max_size=8), st.sampled_from(["../x", "fc.weight", "d2t", "__metadata__", "a/b", "\0"])
 )

@@ -158,7 +158,7 @@ def test_a_running_process(options, tmp_path):
     process = subprocess.Popen(
         [sys.executable, "-m", "sglang.launch_server", "--model-path", "t", "--tp-size", "2"],
         cwd=tmp_path, env={"PYTHONPATH": str(tmp_path), "MARK": "7"},
-    )  # fmt: skip
+    )
     try:
         deadline = time.monotonic() + 10
         while (

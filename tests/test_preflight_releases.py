@@ -30,7 +30,7 @@ NEW = ["0.5.16", "0.5.17", "0.5.18", "0.5.19", "0.5.20", "0.5.21", "0.5.22", "0.
 # Before eagle_config was read: every draft got the defaults.
 OLDEST = ["0.4.7", "0.4.7.post1", "0.4.8", "0.4.8.post1"]
 MOE = {"num_experts": 8, "n_routed_experts": 8, "n_shared_experts": 1, "num_experts_per_tok": 2, "moe_layer_freq": 1,
-       "first_k_dense_replace": 1}  # fmt: skip
+       "first_k_dense_replace": 1}
 
 
 @functools.cache
@@ -94,7 +94,7 @@ def test_llama_adds_one_in_every_release_that_reads_ids(version):
 
 def test_the_first_release_has_only_the_defaults():
     rule, plumbing = draft_rule(source("0.4.6.post5"), {**TARGET, "num_hidden_layers": 32},
-                                {"eagle_config": {"eagle_aux_hidden_state_layer_ids": [4, 5, 6]}})  # fmt: skip
+                                {"eagle_config": {"eagle_aux_hidden_state_layer_ids": [4, 5, 6]}})
     assert (rule.captured, plumbing.reads_config, plumbing.layer_ids) == ((2, 16, 29), False, None)
     assert captured_or_none("0.4.6.post5", "DeepseekV3ForCausalLM").absent
 
@@ -127,7 +127,7 @@ def test_known_faults_of_releases_are_found():
 def test_the_k25_story_on_the_releases_that_it_happened_on(tmp_path):
     served = target(tmp_path / "t", DEEPSEEK)
     made = draft(tmp_path / "d", draft_config(DEEPSEEK, (2, 30, 58), draft_vocab_size=32000, num_attention_heads=64,
-                                              num_key_value_heads=8, intermediate_size=18432))  # fmt: skip
+                                              num_key_value_heads=8, intermediate_size=18432))
     kept = golden(tmp_path / "g.safetensors", (3, 31, 59), DEEPSEEK)
     launch = f"--model-path {served} --speculative-draft-model-path {made} --speculative-algorithm"
     trees = {version: Tree.find(release_tree(version)) for version in ("0.5.9", "0.5.23")}

@@ -197,7 +197,7 @@ def test_code_of_the_tree_is_never_run(tmp_path, sources):
     evil = f"open({str(mark)!r}, 'w').close()\n"
     source = (ADDS_ONE / "sglang/srt/models/llama.py").read_text()
     (models / "llama.py").write_text(source.replace("class LlamaMLP", evil + "class LlamaMLP").replace(
-        "self.capture_aux_hidden_states = True", f"__import__('os').system('touch {mark}')", 1))  # fmt: skip
+        "self.capture_aux_hidden_states = True", f"__import__('os').system('touch {mark}')", 1))
     found = captured_boundaries(Tree.find(tmp_path), ["LlamaForCausalLM"], LAYERS, [2, 30, 57])
     assert found.captured == (3, 31, 58)
     assert not mark.exists()

@@ -54,7 +54,7 @@ def command(
     target: Path, draft: Path, trees: tuple[str, ...], python: str | None, golden: Path | None,
     trained: list[int] | None, launch: str | None, launch_file: Path | None, pid: int | None, as_json: bool,
     quiet: bool,
-) -> int:  # fmt: skip
+) -> int:
     """Judge a target, a draft and a launch by their configs, headers and the tree's own layer-id rule.
 
     Reads which boundaries this SGLang will capture for this draft, how wide they are together, what fc
@@ -90,7 +90,7 @@ def command(
     document = preflight(
         target, draft, [Tree.find(name, python) for name in trees or ("installed",)],
         launch=launch, launch_from=launch_file, pid=pid, golden=golden, trained=trained,
-    )  # fmt: skip
+    )
     if as_json:
         emit(document)
     else:

@@ -14,39 +14,32 @@ def check(facts: Facts) -> list[Check]:
                 "algo-flag", "no launch was given, so its --speculative-algorithm is not known", needed=True
             )
         ]
-    kind, why = _kind(facts)
+    kind, why = facts.kind, _said(facts)
     if not facts.algorithm:
         return [
             fault("algo-flag", f"{facts.launch.source} has no --speculative-algorithm: the draft is not used at all",
                   f"add --speculative-algorithm {kind or EAGLE3}"),
-        ]  # fmt: skip
+        ]
     if kind is None:
-        return [skipped("algo-flag", f"what kind of draft this is stays unclear: {why}", needed=True)]
+        return [skipped("algo-flag", f"{why}: neither an EAGLE-3 draft nor an EAGLE head", needed=True)]
     if facts.algorithm != kind:
         return [_wrong(facts, kind, why)]
     if not facts.launch.get("speculative-draft-model-path"):
         return [
             fault("algo-flag", f"{facts.launch.source} has no --speculative-draft-model-path: the engine would load "
                   "the target as its own draft", f"add --speculative-draft-model-path {facts.draft_dir}"),
-        ]  # fmt: skip
+        ]
     return [ok("algo-flag", f"--speculative-algorithm {facts.algorithm} fits: {why}")]
 
 
-def _kind(facts: Facts) -> tuple[str | None, str]:
-    """EAGLE3 or EAGLE, and what shows it: the architecture's name, else how many states `fc` takes."""
-    name = facts.draft["architectures"][0]
+def _said(facts: Facts) -> str:
+    """What shows the kind of draft: its architecture, and how many states fc takes."""
+    said, width = facts.draft["architectures"][0], facts.draft_hidden_in
     columns = facts.fc[1] if facts.fc and len(facts.fc) == 2 else None
-    width = facts.draft_hidden_in
-    said = f"{name}" + (f", fc takes {columns}" if columns else "")
-    if columns and width and columns % width == 0:
-        said += f" = {columns // width} x {width}"
-    if "eagle3" in name.lower() or facts.weights.find("d2t"):
-        return EAGLE3, said
-    if columns and width and columns == 2 * width:
-        return "EAGLE", f"{said} (an embedding and one state)"
-    if columns and width and columns % width == 0 and columns // width >= 3:
-        return EAGLE3, said
-    return None, said
+    if columns is None:
+        return said
+    said += f", fc takes {columns}"
+    return said + (f" = {columns // width} x {width}" if width and columns % width == 0 else "")
 
 
 def _wrong(facts: Facts, kind: str, why: str) -> Check:

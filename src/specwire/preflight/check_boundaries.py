@@ -12,11 +12,13 @@ from specwire.preflight.verdicts import Check, fault, ok, skipped
 IDS = (
     "slot-count", "final-boundary", "slot-order", "default-boundaries", "boundary-offset", "embedding-slot",
     "wrong-boundary",
-)  # fmt: skip
+)
 
 
 def check(facts: Facts) -> list[Check]:
     rule = facts.rule
+    if facts.kind != EAGLE3:
+        return _not_judged("the draft is no EAGLE-3 draft, and captured boundaries are what those take", needed=True)
     if rule.absent or (rule.captured == () and rule.problem):
         return [
             fault("hook-dead", str(rule.problem), _other_release(facts)),
@@ -82,7 +84,8 @@ def _explanation(facts: Facts, trained: tuple[int, ...]) -> Check:
     name = next(name for name, holds in tests if holds())
     if 0 in set(captured) - set(trained) and name == "slot-count":
         name = "embedding-slot"
-    return fault(name, said + _detail(facts, name, captured, trained), fix)
+    sure = "likely" if facts.rule.assumptions else "certain"
+    return fault(name, said + _detail(facts, name, captured, trained), fix, sure)
 
 
 def _detail(facts: Facts, name: str, captured: tuple[int, ...], trained: tuple[int, ...]) -> str:

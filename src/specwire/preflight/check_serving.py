@@ -30,17 +30,17 @@ def _steps(facts: Facts) -> Check:
     if len(given) < 3:
         lacking = ", ".join(f"--{name}" for name in names if name not in given)
         return fault("spec-params", f"{facts.launch.source} gives {', '.join(f'--{name}' for name in given)} without "
-                     f"{lacking}: the engine wants all three or none", f"add {lacking}")  # fmt: skip
+                     f"{lacking}: the engine wants all three or none", f"add {lacking}")
     if min(steps, topk) < 1 or tokens < 2:
         return fault("spec-params", f"{steps} steps, top-k {topk}, {tokens} draft tokens: nothing could be drafted",
-                     "at least 1 step, top-k 1 and 2 draft tokens")  # fmt: skip
+                     "at least 1 step, top-k 1 and 2 draft tokens")
     if topk == 1 and tokens != steps + 1:
         return fault("spec-params", f"with top-k 1 the {steps} steps make {steps + 1} draft tokens, the launch asks for "
-                     f"{tokens}", f"--speculative-num-draft-tokens {steps + 1}", "likely")  # fmt: skip
+                     f"{tokens}", f"--speculative-num-draft-tokens {steps + 1}", "likely")
     most = topk + (steps - 1) * topk * topk + 1
     if tokens > most:
         return fault("spec-params", f"{steps} steps of top-k {topk} give {most} tokens at most, the launch asks for {tokens}",
-                     f"--speculative-num-draft-tokens {most} or fewer")  # fmt: skip
+                     f"--speculative-num-draft-tokens {most} or fewer")
     return ok("spec-params", f"{steps} steps, top-k {topk}, {tokens} draft tokens agree")
 
 
@@ -48,7 +48,7 @@ def _rope(facts: Facts) -> list[Check]:
     twice = _two_thetas(facts.draft)
     if twice:
         return [fault("rope", f"the draft's config has rope_theta {twice[0]} and, nested, {twice[1]}",
-                      "leave the one that the draft was trained with", "likely")]  # fmt: skip
+                      "leave the one that the draft was trained with", "likely")]
     limit, target = _context(facts.draft), _context(facts.target)
     served = (facts.launch.number("context-length") if facts.launch else None) or target
     if limit is None or served is None:
@@ -109,10 +109,10 @@ def _dtype(facts: Facts) -> Check:
     if target != draft:
         return fault("dtype", f"the target would be served in {target}, the draft in {draft} "
                      f"(its config says {facts.draft.get('dtype') or facts.draft.get('torch_dtype')})",
-                     f"--dtype {target}, or \"torch_dtype\": \"{target}\" in the draft's config.json", "likely")  # fmt: skip
+                     f"--dtype {target}, or \"torch_dtype\": \"{target}\" in the draft's config.json", "likely")
     if draft == "float16" and "bfloat16" in stored:
         return fault("dtype", "the draft is stored in bfloat16 and would be served in float16, which overflows where "
-                     "bfloat16 does not", "--dtype bfloat16", "likely")  # fmt: skip
+                     "bfloat16 does not", "--dtype bfloat16", "likely")
     return ok(
         "dtype", f"target and draft are served in {draft}, the draft is stored in {', '.join(sorted(stored))}"
     )
@@ -128,7 +128,7 @@ def _basis(facts: Facts) -> Check:
     if words and not any(word in own for word in words):
         return fault("quant-basis", f"the target's quantization config speaks of {words[0]!r}: its hidden states may be "
                      "rotated, and nothing says that the draft was trained on rotated ones",
-                     "use a draft that was trained on this quantized target, or rotate fc.weight back", "possible")  # fmt: skip
+                     "use a draft that was trained on this quantized target, or rotate fc.weight back", "possible")
     return ok("quant-basis", "no rotation in the target's quantization config")
 
 
@@ -140,6 +140,9 @@ def notes(facts: Facts) -> list[Note]:
         found.append(
             Note("rope", f"rope_theta is {theirs:g} for the target and {mine or 10000:g} for the draft")
         )
+    if facts.draft.get("vocab_size") != facts.target["vocab_size"]:
+        found.append(Note("wrong-target", f"the draft's vocabulary is {facts.draft.get('vocab_size')}, the target's "
+                          f"{facts.target['vocab_size']}: padding, if both have the same tokenizer"))
     found += _graph_order(facts)
     if facts.launch is not None:
         found += _risky_flags(facts)
@@ -177,17 +180,17 @@ def _risky_flags(facts: Facts) -> list[Note]:
     found = []
     if launch.get("disaggregation-mode") not in (None, "null"):
         found.append(Note("pd-buffer", "prefill and decode run apart: the transferred states must be as wide as the "
-                          "concatenation, and be the draft's, not the target's"))  # fmt: skip
+                          "concatenation, and be the draft's, not the target's"))
     if (launch.number("pp-size") or 1) > 1:
         found.append(Note("pp-drop", "with several pipeline stages a setter that only acts on the last one captures "
-                          "nothing of the stages before"))  # fmt: skip
+                          "nothing of the stages before"))
     if str(launch.get("kv-cache-dtype") or "auto").startswith("fp8"):
         found.append(
             Note("kv-attn", "the draft's KV cache may take over the fp8 that --kv-cache-dtype asks for")
         )
     if launch.get("quantization") and not launch.get("speculative-draft-model-quantization"):
         found.append(Note("quant-basis", "the draft takes over --quantization unless "
-                          "--speculative-draft-model-quantization says otherwise"))  # fmt: skip
+                          "--speculative-draft-model-quantization says otherwise"))
     if launch.unknown:
         found.append(
             Note("launch", f"{facts.version} has no option {', '.join(launch.unknown)}: it would not start")

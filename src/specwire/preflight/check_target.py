@@ -35,7 +35,7 @@ def _golden(facts: Facts) -> Check | None:
     mine = target_name(facts.target_dir)
     if "sha256:" in said.target and said.target.rpartition("sha256:")[2] != mine.rpartition("sha256:")[2]:
         return fault("wrong-target", f"{said.where} was made from {said.target}, the target here is {mine}: their "
-                     "config.json differ", _SERVE, "likely")  # fmt: skip
+                     "config.json differ", _SERVE, "likely")
     return None
 
 
@@ -44,10 +44,10 @@ def _draft(facts: Facts) -> Check | None:
     width, vocabulary = facts.draft_hidden_in, facts.draft.get("vocab_size")
     if type(width) is int and width != facts.hidden and facts.fc and facts.fc[-1] % width == 0:
         return fault("wrong-target", f"the draft is for a target of hidden size {width} (fc takes {facts.fc[-1]} = "
-                     f"{facts.fc[-1] // width} x {width}), this one has {facts.hidden}", _SERVE)  # fmt: skip
-    if type(vocabulary) is int and vocabulary != facts.target["vocab_size"]:
+                     f"{facts.fc[-1] // width} x {width}), this one has {facts.hidden}", _SERVE)
+    if type(vocabulary) is int and not fits(vocabulary, facts.target["vocab_size"]):
         return fault("wrong-target", f"the draft is for a vocabulary of {vocabulary}, the target has "
-                     f"{facts.target['vocab_size']}", _SERVE, "likely")  # fmt: skip
+                     f"{facts.target['vocab_size']}", _SERVE, "likely")
     speculators = facts.draft.get("speculators_config")
     verifier = speculators.get("verifier") if isinstance(speculators, dict) else None
     named = verifier.get("architectures") if isinstance(verifier, dict) else None
@@ -62,6 +62,11 @@ def _draft(facts: Facts) -> Check | None:
     return None
 
 
+def fits(vocabulary: int, served: int) -> bool:
+    """A target's vocabulary may be padded beyond the draft's by a little."""
+    return vocabulary == served or 0.99 * served <= vocabulary < served
+
+
 def _served(facts: Facts) -> Check | None:
     """The launch's model path, when it is a directory here."""
     place = facts.launch.path("model-path") if facts.launch else None
@@ -70,7 +75,7 @@ def _served(facts: Facts) -> Check | None:
     if target_name(place).rpartition("sha256:")[2] == target_name(facts.target_dir).rpartition("sha256:")[2]:
         return None
     return fault("wrong-target", f"the launch serves {place}, whose config.json is not that of {facts.target_dir}",
-                 f"--model-path {facts.target_dir}, or give the served one as --target")  # fmt: skip
+                 f"--model-path {facts.target_dir}, or give the served one as --target")
 
 
 def _other_draft(facts: Facts) -> Check:
@@ -88,7 +93,7 @@ def _other_draft(facts: Facts) -> Check:
     if target_name(place).rpartition("sha256:")[2] == target_name(facts.draft_dir).rpartition("sha256:")[2]:
         return ok("wrong-draft", f"the launch loads {place}, whose config.json is the same")
     return fault("wrong-draft", f"the launch loads {place}, not {facts.draft_dir}: their config.json differ",
-                 f"--speculative-draft-model-path {facts.draft_dir}, or give the loaded one as --draft")  # fmt: skip
+                 f"--speculative-draft-model-path {facts.draft_dir}, or give the loaded one as --draft")
 
 
 def _same(one: Path, two: Path) -> bool:

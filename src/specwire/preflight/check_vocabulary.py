@@ -23,7 +23,7 @@ def check(facts: Facts) -> list[Check]:
     if d2t is None:
         if size != vocabulary:
             return [fault("vocab-map", f"draft_vocab_size is {size} of {vocabulary}, and {facts.draft_dir} has no d2t: "
-                          f"drafted ids would stay below {size}", _AGAIN)]  # fmt: skip
+                          f"drafted ids would stay below {size}", _AGAIN)]
         return [ok("vocab-map", f"the draft has the whole vocabulary of {vocabulary}: no map is needed")]
     found = _sizes(facts, d2t, t2d, size, vocabulary)
     if found is None:
@@ -65,5 +65,5 @@ def _values(offsets: array, marks: array | None, vocabulary: int) -> Check | Non
         marked = sum(1 for mark in marks if mark)
         if wrong or marked != len(ids):
             return fault("vocab-map", f"d2t and t2d disagree: {len(wrong)} of {len(ids)} mapped ids are not marked, "
-                         f"{marked} are marked", _AGAIN)  # fmt: skip
+                         f"{marked} are marked", _AGAIN)
     return None

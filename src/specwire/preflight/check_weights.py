@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from specwire.preflight.facts import Facts
+from specwire.preflight.rule import EAGLE3
 from specwire.preflight.verdicts import Check, fault, ok, skipped
 
 _NORM_KEYS = {"norm_before_fc": "input_norm", "fc_norm": "fc_norm", "use_aux_norm": "fc_norm"}
 
 
 def check(facts: Facts) -> list[Check]:
+    if facts.kind != EAGLE3:
+        why = "the draft is no EAGLE-3 draft"
+        return [skipped(name, why, needed=True) for name in ("draft-load", "embed-head", "weights-random", "norm")]
     loads = _loads(facts)
     if loads.state == "fault" or facts.model is None or facts.model.problem:
         why = f"the draft's class was not read: {loads.why}"
@@ -39,8 +43,7 @@ def _load_fix(problem: str) -> str:
 
 def _embed_head(facts: Facts) -> Check:
     """lm_head must come from the checkpoint or from the target; the embedding comes from the target."""
-    model, vocabulary = facts.model, facts.target["vocab_size"]
-    head = facts.weights.find("lm_head.weight")
+    model, head = facts.model, facts.weights.find("lm_head.weight")
     if head is None and not model.head_from_target and not model.tied:
         return fault(
             "embed-head",
@@ -48,18 +51,29 @@ def _embed_head(facts: Facts) -> Check:
             f"draft_vocab_size is null (it is {facts.draft.get('draft_vocab_size')}): the head would stay random",
             "export the draft with its lm_head, or set draft_vocab_size to null to share the target's",
         )
-    wrong = _wrong_shape(facts, "lm_head.weight") or _wrong_shape(facts, "embed_tokens.weight")
+    wrong = _wrong_shape(facts, "lm_head.weight") or _wrong_shape(facts, "embed_tokens.weight") or _shared(facts)
     if wrong:
         return fault("embed-head", *wrong)
-    table = facts.weights.shape(facts.weights.find("embed_tokens.weight"))
-    if table and table[0] != vocabulary:
-        return fault("embed-head", f"the draft's embed_tokens has {table[0]} rows, the target's vocabulary {vocabulary}",
-                     "serve the target that the draft was trained for")  # fmt: skip
-    if table is None and facts.draft_hidden_in != facts.draft.get("hidden_size"):
-        return fault("embed-head", f"no embed_tokens.weight in {facts.draft_dir}, and the target's, {facts.hidden} wide, "
-                     "cannot be shared", "export the draft with its embed_tokens")  # fmt: skip
     said = "the target's" if head is None else str(list(facts.weights.shape(head)))
     return ok("embed-head", f"lm_head: {said}; embed_tokens: the target's")
+
+
+def _shared(facts: Facts) -> tuple[str, str] | None:
+    """The target's embedding, which the engine gives to the draft: is it there, and of the right width?"""
+    own = facts.weights.find("embed_tokens.weight")
+    if own is None and facts.draft_hidden_in != facts.draft.get("hidden_size"):
+        return (f"no embed_tokens.weight in {facts.draft_dir}, and the target's, {facts.hidden} wide, cannot be shared",
+                "export the draft with its embed_tokens")
+    theirs = facts.target_weights
+    table = theirs.shape(theirs.find("embed_tokens.weight")) if theirs else None
+    if table and table[-1] != facts.hidden:
+        return (f"the target's embed_tokens is {list(table)}, its config has hidden_size {facts.hidden}",
+                "copy the target's config.json and weights from one place")
+    tied = facts.target.get("tie_word_embeddings") or facts.target_config.get("tie_word_embeddings")
+    if table and facts.model.head_from_target and not theirs.find("lm_head.weight") and not tied:
+        return (f"the draft takes the target's lm_head, and {facts.target_dir} has none",
+                "copy the target again, or export the draft with its own lm_head")
+    return None
 
 
 def _wrong_shape(facts: Facts, ending: str) -> tuple[str, str] | None:
@@ -78,14 +92,14 @@ def _random(facts: Facts) -> Check:
     model = facts.model
     if facts.weights.missing:
         return fault("weights-random", f"the index names {_few(facts.weights.missing)}, which no shard holds",
-                     "copy the checkpoint again")  # fmt: skip
+                     "copy the checkpoint again")
     given = {"embed_tokens.weight", "lm_head.weight"}
     empty = [
         name
         for name in model.parameters
         if name not in model.filled and name not in model.optional and not any(name.endswith(end) for end in given)
         and not _is_fc_norm(name)
-    ]  # fmt: skip
+    ]
     if empty:
         dropped = f"; dropped without a word: {_few(model.dropped)}" if model.dropped else ""
         return fault(
@@ -121,18 +135,18 @@ def _norms(facts: Facts) -> Check:
     for key, module in _NORM_KEYS.items():
         if config.get(key) and not any(f"{module}." in name for name in model.parameters):
             return fault("norm", f"the draft's config has {key}: true, {facts.version} builds no {module} "
-                         f"({model.where}): it would run without", f"use a release whose draft class reads {key}")  # fmt: skip
+                         f"({model.where}): it would run without", f"use a release whose draft class reads {key}")
     if config.get("norm_output") and "norm_output" not in model.text:
         return fault("norm", f"the draft's config has norm_output: true, which {facts.version} never reads",
-                     "use a release whose draft class reads norm_output")  # fmt: skip
+                     "use a release whose draft class reads norm_output")
     unused = [name for name in model.dropped if "norm" in name]
     if unused:
         return fault("norm", f"the checkpoint has {_few(unused)}, which {facts.version} drops: nothing applies it",
-                     "set the key that turns this norm on (norm_before_fc, fc_norm) in the draft's config.json")  # fmt: skip
+                     "set the key that turns this norm on (norm_before_fc, fc_norm) in the draft's config.json")
     empty = [name for name in model.parameters if _is_fc_norm(name) and name not in model.filled]
     if empty:
         return fault("norm", f"{facts.version} builds {_few(empty)}, and no tensor fills it: it keeps its start of ones",
-                     "export the draft with its norms, or take the key out of its config.json")  # fmt: skip
+                     "export the draft with its norms, or take the key out of its config.json")
     return _norm_sizes(facts)
 
 
@@ -142,7 +156,7 @@ def _norm_sizes(facts: Facts) -> Check:
         have = facts.weights.shape(tensors[0]) if len(tensors) == 1 else None
         if "norm" in name and want and have and want != have:
             return fault("norm", f"{tensors[0]} is {list(have)}, {facts.version} builds {list(want)}",
-                         "serve the draft with the config that it was trained with")  # fmt: skip
+                         "serve the draft with the config that it was trained with")
     count = sum("norm" in name for name in facts.model.parameters)
     return ok("norm", f"{count} norms, each filled and of its size")
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from specwire.preflight.facts import Facts
+from specwire.preflight.rule import EAGLE3
 from specwire.preflight.verdicts import Check, fault, ok, skipped
 
 
 def check(facts: Facts) -> list[Check]:
+    if facts.kind != EAGLE3:
+        return [skipped("fc-width", "the draft is no EAGLE-3 draft", needed=True)]
     if facts.fc is None:
         return [skipped("fc-width", f"no fc.weight in {facts.draft_dir}", needed=True)]
     if len(facts.fc) != 2:
@@ -38,7 +41,7 @@ def _config(facts: Facts) -> Check | None:
         )
     if rows != hidden:
         return fault("fc-width", f"fc.weight gives {rows}, config.json has hidden_size {hidden}",
-                     f'"hidden_size": {rows} in the draft\'s config.json, or export the draft again')  # fmt: skip
+                     f'"hidden_size": {rows} in the draft\'s config.json, or export the draft again')
     if width != facts.hidden and columns % facts.hidden:
         name = "target_hidden_size" if facts.draft.get("target_hidden_size") else "hidden_size"
         return fault(

@@ -65,8 +65,9 @@ class Checkpoint:
         return values
 
 
-def open_checkpoint(directory: Path, role: str = "draft") -> Checkpoint:
-    """Read every header of the checkpoint in `directory`.
+def open_checkpoint(directory: Path, role: str = "draft", only: tuple[str, ...] = ()) -> Checkpoint:
+    """Read every header of the checkpoint in `directory`; with `only`, and an index, those of the shards that
+    hold tensors whose names end so.
 
     Raises SpecwireError with one sentence when there are no safetensors, when the index or a header is
     wrong, or when a shard is missing.
@@ -75,8 +76,8 @@ def open_checkpoint(directory: Path, role: str = "draft") -> Checkpoint:
         raise SpecwireError(
             f"no {role} in {directory}: there is no such directory. Give the one with config.json."
         )
-    listed, shards = _shards(directory)
-    if not shards:
+    listed, shards = _shards(directory, only)
+    if not shards and not listed and not (directory / INDEX).is_file():
         pickles = sorted(name for name in os.listdir(directory) if name.endswith((".bin", ".pt", ".pth")))
         if pickles:
             raise SpecwireError(
@@ -100,12 +101,14 @@ def open_checkpoint(directory: Path, role: str = "draft") -> Checkpoint:
     return Checkpoint(directory, files, tensors, missing)
 
 
-def _shards(directory: Path) -> tuple[dict[str, str], list[Path]]:
+def _shards(directory: Path, only: tuple[str, ...]) -> tuple[dict[str, str], list[Path]]:
     """What the index says, by tensor name, and the files to read: the indexed ones, else all there are."""
     index = directory / INDEX
     if not index.is_file():
         return {}, sorted(directory.glob("*.safetensors"))
     listed = _weight_map(index)
+    if only:
+        listed = {name: file for name, file in listed.items() if name.endswith(only)}
     names = sorted(set(listed.values()))
     for name in names:
         if not (directory / name).is_file():

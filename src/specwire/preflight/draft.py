@@ -31,7 +31,7 @@ from specwire.preflight.interpreter.values import (
 DEFAULTS = {
     "tie_word_embeddings": False, "rope_scaling": None, "rope_parameters": None, "rope_theta": 10000.0,
     "hidden_act": "silu", "rms_norm_eps": 1e-6, "model_type": "llama", "max_position_embeddings": 2048,
-}  # fmt: skip
+}
 # No config class knows it: reading it from a config that lacks it stops the engine.
 NEVER = ("draft_vocab_size",)
 _NORMS = {"RMSNorm", "GemmaRMSNorm", "LayerNorm"}
@@ -120,7 +120,7 @@ def read_draft(source: Source, config: Mapping[str, Any], tensors: Iterable[str]
 def _collect(
     machine: Machine, thing: Thing, prefix: str, found: dict[str, Any], optional: set[str], seen: set[int],
     maybe: bool = False,
-) -> None:  # fmt: skip
+) -> None:
     """Add the parameters of a module and of all below it. A module met twice keeps its first name."""
     if id(thing) in seen:
         return

@@ -18,6 +18,7 @@ from specwire.preflight.plumbing import Plumbing
 from specwire.preflight.rule import EAGLE3, Rule, draft_rule
 
 ALIASES = {"NEXTN": "EAGLE"}
+SHARED = ("embed_tokens.weight", "lm_head.weight")
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,16 @@ class Facts:
         return ALIASES.get(name, name)
 
     @property
+    def kind(self) -> str | None:
+        """EAGLE3 or EAGLE, by the draft's architecture, else by how many states `fc` takes; None when unclear."""
+        name = str(self.draft["architectures"][0]).lower()
+        columns, width = (self.fc[1] if self.fc and len(self.fc) == 2 else 0), self.draft_hidden_in
+        states = columns // width if width and columns % width == 0 else 0
+        if "eagle3" in name or self.weights.find("d2t") or ("eagle" in name and states >= 3):
+            return EAGLE3
+        return "EAGLE" if "eagle" in name and states == 2 else None
+
+    @property
     def captured(self) -> tuple[int, ...] | None:
         """What will be captured as launched: nothing unless the algorithm is EAGLE3."""
         return self.rule.captured if self.algorithm in (EAGLE3, None) else ()
@@ -91,7 +102,8 @@ class Facts:
     @property
     def draft_hidden_in(self) -> int | None:
         """The hidden size that the draft takes its target to have, by its config."""
-        return self.draft.get("target_hidden_size") or self.draft.get("hidden_size")
+        width = self.draft.get("target_hidden_size") or self.draft.get("hidden_size")
+        return width if type(width) is int and width > 0 else None
 
 
 def gather(
@@ -100,14 +112,20 @@ def gather(
     """Read all files once. Raises SpecwireError for the first one that is missing or wrong."""
     target_config = _config(target, "target")
     draft_config = _config(draft, "draft")
-    if not draft_config.get("architectures"):
-        raise SpecwireError(f"{draft}/config.json names no architecture: is it a draft model's directory?")
+    _named(draft_config, draft, "draft")
+    _named(target_config, target, "target")
     weights = open_checkpoint(draft, "draft")
     rule, plumbing = draft_rule(source, target_config, draft_config)
     return Facts(
         source, target, target_config, text_config(target_config), _target_weights(target), draft, draft_config,
         weights, read_draft(source, draft_config, weights.tensors), rule, plumbing, launch, recorded,
-    )  # fmt: skip
+    )
+
+
+def _named(config: Mapping[str, Any], directory: Path, role: str) -> None:
+    names = config.get("architectures")
+    if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
+        raise SpecwireError(f"{directory}/config.json names no architecture: is it a {role} model's directory?")
 
 
 def _config(directory: Path, role: str) -> dict[str, Any]:
@@ -119,8 +137,10 @@ def _config(directory: Path, role: str) -> dict[str, Any]:
 
 
 def _target_weights(target: Path) -> Checkpoint | None:
-    """The target's headers; None when only its config is here, which is enough for most of the checks."""
-    return open_checkpoint(target, "target") if any(target.glob("*.safetensors")) else None
+    """The headers of what a draft can share; None when only the target's config is here, which will do."""
+    if not any(target.glob("*.safetensors")):
+        return None
+    return open_checkpoint(target, "target", only=SHARED)
 
 
 def golden_words(path: Path) -> Recorded:

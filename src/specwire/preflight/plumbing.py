@@ -87,7 +87,7 @@ def _before_graphs(module: Module, configured: ast.Call, bare: list[tuple[Module
             for node in ast.walk(function)
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
             and node.func.attr.startswith("init_") and node.func.attr.endswith("_graphs")
-        ]  # fmt: skip
+        ]
         if graphs and made and min(made) < configured.lineno:
             return graphs[0][0].where(graphs[0][1])
     return None

@@ -54,7 +54,7 @@ def _table(rows: list[dict[str, Any]]) -> str:
         cells.append((
             _short(row["tree"]), row["version"] or "-", _list(row["layer_ids"], "default"), captured, word,
             "as they are" if row["matches"] else _list(row["ids_to_write"], "none"),
-        ))  # fmt: skip
+        ))
     widths = [max(len(line[column]) for line in cells) for column in range(len(cells[0]))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in cells]
     problems = [_wrapped(f"{_short(row['tree'])}: ", row["problem"]) for row in rows if row["problem"]]
@@ -81,7 +81,7 @@ def _summary(document: dict[str, Any]) -> str:
 def _wrapped(lead: str, text: str, indent: str | None = None) -> str:
     rest = " " * len(lead) if indent is None else indent
     return textwrap.fill(text, WIDTH, initial_indent=lead, subsequent_indent=rest, break_long_words=False,
-                         break_on_hyphens=False)  # fmt: skip
+                         break_on_hyphens=False)
 
 
 def _list(values: list[int] | None, otherwise: str) -> str:

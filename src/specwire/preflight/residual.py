@@ -27,7 +27,7 @@ def _layers_return_residual(forward: ast.FunctionDef) -> bool:
         and any(isinstance(target, ast.Tuple) and "residual" in _names(target) for target in node.targets)
         for loop in ast.walk(forward) if isinstance(loop, ast.For)
         for node in ast.walk(loop)
-    )  # fmt: skip
+    )
 
 
 def _norm_adds_residual(forward: ast.FunctionDef) -> bool:
@@ -35,7 +35,7 @@ def _norm_adds_residual(forward: ast.FunctionDef) -> bool:
         isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and "norm" in node.func.attr
         and any("residual" in _names(argument) for argument in node.args)
         for node in ast.walk(forward)
-    )  # fmt: skip
+    )
 
 
 def _names(node: ast.AST) -> set[str]:

@@ -29,7 +29,7 @@ SCHEMA = "specwire.preflight/1"
 CHECKS = (
     check_algorithm.check, check_target.check, check_boundaries.check, check_widths.check,
     check_vocabulary.check, check_weights.check, check_serving.check,
-)  # fmt: skip
+)
 
 
 def preflight(
@@ -94,7 +94,7 @@ def _all_match(rows: list[dict[str, Any]]) -> Check:
     unknown = [row["version"] or row["tree"] for row in rows if row["matches"] is None]
     if wrong:
         return fault("release-drift", f"{', '.join(wrong)} would not capture what the draft was trained on",
-                     "write for each release the ids of the table's last column")  # fmt: skip
+                     "write for each release the ids of the table's last column")
     if unknown:
         return skipped("release-drift", f"whether {', '.join(unknown)} would match is not known", needed=True)
     return ok("release-drift", f"all {len(rows)} trees capture what the draft was trained on")

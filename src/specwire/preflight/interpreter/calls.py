@@ -34,7 +34,7 @@ _PLAIN = {
     "len": len, "list": list, "tuple": tuple, "sorted": sorted, "max": max, "min": min, "sum": sum, "any": any,
     "all": all, "int": int, "float": float, "str": str, "bool": bool, "abs": abs, "reversed": reversed,
     "enumerate": enumerate, "zip": zip, "range": range, "set": set, "frozenset": set, "dict": dict,
-}  # fmt: skip
+}
 BUILTINS = {*_PLAIN, "getattr", "hasattr", "setattr", "isinstance", "super", "type", "print", "callable"}
 _MAKE_LAYERS = {"make_layers", "make_pp_layers", "make_layers_non_pp"}
 _PURE = {
@@ -44,7 +44,7 @@ _PURE = {
     tuple: {"index", "count"},
     dict: {"get", "items", "keys", "values", "copy"},
     set: {"union", "intersection", "difference", "isdisjoint", "issubset", "copy"},
-}  # fmt: skip
+}
 _CHANGE = {
     list: {"append", "extend", "insert", "pop", "remove", "sort", "reverse", "clear"},
     dict: {"update", "setdefault", "pop"},
@@ -199,7 +199,7 @@ def _make_layers(machine: Machine, args: list[Any], kwargs: dict[str, Any]) -> A
             names = [argument.arg for argument in make.node.args.args]
             given = {"prefix": ""} if "prefix" in names else {}
             made = execute.call(machine, make, [] if "idx" in names else [index],
-                                given | ({"idx": index} if "idx" in names else {}))  # fmt: skip
+                                given | ({"idx": index} if "idx" in names else {}))
         layers.append(made if isinstance(made, Thing) else Thing(External("layer")))
     return layers
 

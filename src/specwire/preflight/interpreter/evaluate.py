@@ -25,11 +25,11 @@ from specwire.preflight.interpreter.values import (
 _BINARY = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
     ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod, ast.BitOr: operator.or_, ast.BitAnd: operator.and_,
-}  # fmt: skip
+}
 _COMPARE = {
     ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le,
     ast.Gt: operator.gt, ast.GtE: operator.ge,
-}  # fmt: skip
+}
 
 
 def value(machine: Machine, node: ast.expr | None, frame: Frame) -> Any:
@@ -293,4 +293,4 @@ _HANDLERS: dict[type, Any] = {
     ast.ListComp: _comprehension, ast.SetComp: _comprehension, ast.DictComp: _comprehension,
     ast.GeneratorExp: _comprehension, ast.JoinedStr: _text, ast.Lambda: _lambda, ast.NamedExpr: _walrus,
     
-}  # fmt: skip
+}

@@ -56,6 +56,7 @@ class Source:
 
     tree: Tree
     _modules: dict[str, Module | None] = field(default_factory=dict)
+    _classes: dict[str, ClassRef | None] = field(default_factory=dict)
     _set_by: dict[tuple[str, int], frozenset[str]] = field(default_factory=dict)
 
     def module(self, name: str) -> Module | None:
@@ -161,6 +162,11 @@ class Source:
 
     def model_class(self, architecture: str) -> ClassRef | None:
         """The class that the engine's registry gives for an architecture: listed in some EntryClass."""
+        if architecture not in self._classes:
+            self._classes[architecture] = self._entry(architecture)
+        return self._classes[architecture]
+
+    def _entry(self, architecture: str) -> ClassRef | None:
         marker = f"class {architecture}".encode()
         for name in self.tree.python_files(MODELS):
             data = self.tree.read(name)
