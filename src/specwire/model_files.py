@@ -40,11 +40,11 @@ def text_config(config: dict[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def target_name(directory: Path | str) -> str:
-    """A model's name and a hash of its config, as a golden records them: "NAME sha256:HEX"."""
+def target_name(directory: Path | str, name: str | None = None) -> str:
+    """A model's name (by default its directory's) and a hash of its config, as a golden records them: "NAME sha256:HEX"."""
     config = {key: value for key, value in read_config(directory).items() if key not in _VOLATILE}
     digest = hashlib.sha256(json.dumps(config, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
-    return f"{Path(directory).resolve().name} sha256:{digest[:16]}"
+    return f"{name or Path(directory).resolve().name} sha256:{digest[:16]}"
 
 
 def draft_layer_ids(config: dict[str, Any]) -> list[int] | None:

@@ -28,10 +28,11 @@ def command() -> None:
 @click.option("--trained", metavar="KS", help="Boundaries the draft was trained on, in slot order, such as 3,31,59.")
 @click.option("--boundaries", default="all", show_default=True, metavar="all|KS", help="Boundaries to store.")
 @click.option("--dtype", type=click.Choice(["bfloat16", "float16", "float32"]), help="Precision that will be served; the target's own by default.")
+@click.option("--name", help="The target's name, to be recorded; its directory's by default.")
 @_options.quiet
 @_options.as_json
 def build(target: Path, out: Path, tokens: tuple[str, ...], prompts_file: Path | None, trained: str | None,
-          boundaries: str, dtype: str | None, quiet: bool, as_json: bool) -> None:
+          boundaries: str, dtype: str | None, name: str | None, quiet: bool, as_json: bool) -> None:
     """Run the target in transformers and store every boundary.
 
     Example: specwire golden build --target models/target --out target.safetensors --trained 3,31,59
@@ -46,7 +47,7 @@ def build(target: Path, out: Path, tokens: tuple[str, ...], prompts_file: Path |
     build_golden(
         target, out, prompts, dtype=dtype, trained=_numbers(trained, "--trained") if trained else None,
         boundaries=None if boundaries == "all" else _numbers(boundaries, "--boundaries"),
-        say=lambda text: _options.note(text, quiet),
+        name=name, say=lambda text: _options.note(text, quiet),
     )
     _show(out, as_json)
 

@@ -48,6 +48,7 @@ def build_golden(
     dtype: str | None = None,
     trained: Sequence[int] | None = None,
     boundaries: Sequence[int] | None = None,
+    name: str | None = None,
     say: Callable[[str], None] = lambda text: None,
 ) -> None:
     """Run the target at `target` on `prompts` and write every boundary (or `boundaries`) to `out`.
@@ -76,7 +77,7 @@ def build_golden(
         noise[dtype] = _noise(served, stored, wanted)
         noise[WIDER[dtype]] = _noise(exact, stored, wanted)
     write_golden(
-        out, stored, trained=trained, layers=layers, dtype=dtype, target=target_name(target), noise=noise,
+        out, stored, trained=trained, layers=layers, dtype=dtype, target=target_name(target, name), noise=noise,
         source=_source(WIDER[dtype] if exact else dtype), extra={"vocab_size": str(vocabulary)},
     )
 
