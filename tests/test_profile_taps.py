@@ -230,6 +230,7 @@ def test_parts_add_up_to_the_cycle_and_none_is_counted_twice(tmp_path_factory, c
     assert {stage: ms / 1000 for stage, (ms, _) in line["parts"].items()} == pytest.approx(expected, abs=1e-4)
 
 
+@pytest.mark.slow
 def test_a_killed_process_leaves_its_cycles_behind(tmp_path):
     script = textwrap.dedent(f"""
         import importlib.util, time

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -88,6 +89,7 @@ def measure(
     Never raises for what a server does; `folder` keeps its log, job and profile.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(folder / "profile", ignore_errors=True)  # an earlier run's
     record: dict[str, Any] = {
         "name": setting.name,
         "draft": str(setting.draft) if setting.draft else None,
