@@ -13,6 +13,7 @@ from specwire.strip.words import Words
 
 @click.command()
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True)
+@options.python_exe
 @click.option("--check", is_flag=True, help="Write nothing; exit 1 if something would change.")
 @click.option(
     "--env",
@@ -34,10 +35,10 @@ from specwire.strip.words import Words
 @options.show_diff
 @options.dry_run
 @options.quiet
-def command(paths, check, envs, tags, force, wait, as_json, show_diff, dry_run, quiet):
+def command(paths, python, check, envs, tags, force, wait, as_json, show_diff, dry_run, quiet):
     """Take out debug code that people wrote by hand, and prove that nothing else changed.
 
-    A statement goes only if it does nothing but report and nobody reads what it binds. What stays is listed
+    PATH is a file, a directory, or the word 'installed'. A statement goes only if it does nothing but report and nobody reads what it binds. What stays is listed
     with the reason. Every line that stays is the same, byte for byte.
 
     \b
@@ -46,7 +47,7 @@ def command(paths, check, envs, tags, force, wait, as_json, show_diff, dry_run, 
     """
     from specwire.strip.files import plans, write
 
-    found = plans(list(paths), Words(envs, tags))
+    found = plans([_place(path, python) for path in paths], Words(envs, tags))
     changed = [plan for plan in found if plan.before != plan.after]
     judged = check or show_diff or dry_run
     if changed and not judged:
@@ -59,6 +60,14 @@ def command(paths, check, envs, tags, force, wait, as_json, show_diff, dry_run, 
         _print(found, judged)
     options.note(_summary(found, changed, judged), quiet)
     return FINDING if check and changed else OK
+
+
+def _place(path: str, python: str | None) -> str:
+    if path != "installed":
+        return path
+    from specwire.tree import Tree
+
+    return str(Tree.find(path, python).package)
 
 
 def _show_diff(changed) -> None:
