@@ -38,8 +38,8 @@ from specwire.strip.words import Words
 def command(paths, python, check, envs, tags, force, wait, as_json, show_diff, dry_run, quiet):
     """Take out debug code that people wrote by hand, and prove that nothing else changed.
 
-    PATH is a file, a directory, or the word 'installed'. A statement goes only if it does nothing but report and nobody reads what it binds. What stays is listed
-    with the reason. Every line that stays is the same, byte for byte.
+    PATH is a file, a directory, or the word 'installed'. A statement goes only if it does nothing but report
+    and nobody reads what it binds. What stays is listed with the reason, and is the same byte for byte.
 
     \b
     Example: specwire strip sglang/srt --diff | patch -p1
