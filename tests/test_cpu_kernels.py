@@ -381,9 +381,25 @@ def test_decode_attention_stores_then_attends(name, scales):
     q, o = torch.randn(2, heads, width), torch.full((2, heads, v.shape[-1]), 7.0)
     sinks = torch.randn(heads) if case.get("sinks") else None
     sgl_kernel.decode_attention_cpu(
-        q, k_buffer, v_buffer, *scales, o, k, v, where, torch.empty(0), table(), torch.tensor(rows),
-        torch.tensor(lengths), 0.3, cap, False, window, None, sinks,
-    )  # fmt: skip
+        q,
+        k_buffer,
+        v_buffer,
+        *scales,
+        o,
+        k,
+        v,
+        where,
+        torch.empty(0),
+        table(),
+        torch.tensor(rows),
+        torch.tensor(lengths),
+        0.3,
+        cap,
+        False,
+        window,
+        None,
+        sinks,
+    )
     assert torch.equal(k_buffer[where], k) and torch.equal(v_buffer[where], v)
     for request, (row, length) in enumerate(zip(rows, lengths)):
         mine = slots[row, :length]
@@ -403,9 +419,25 @@ def test_bfloat16_is_summed_in_float32():
     o = torch.empty(1, 1, 4).bfloat16()
     one = torch.tensor([300])
     sgl_kernel.extend_attention_cpu(
-        q, None, None, o, k, v, torch.arange(300).view(1, -1), torch.tensor([0]), one, torch.tensor([1]),
-        torch.tensor([0]), 1, 1.0, 0.0, False, 0, None, None,
-    )  # fmt: skip
+        q,
+        None,
+        None,
+        o,
+        k,
+        v,
+        torch.arange(300).view(1, -1),
+        torch.tensor([0]),
+        one,
+        torch.tensor([1]),
+        torch.tensor([0]),
+        1,
+        1.0,
+        0.0,
+        False,
+        0,
+        None,
+        None,
+    )
     assert o.flatten().tolist() == [1.0078125] * 4
 
 
