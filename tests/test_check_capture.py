@@ -14,6 +14,7 @@ from specwire.check import check_capture
 from specwire.cli.check import command
 from specwire.errors import SpecwireError
 from specwire.golden import Noise, States, write_golden
+from specwire.render import render_text
 
 PROMPTS = [[4, 5, 6, 7, 8, 9], [12, 5, 8, 3]]
 STATES = make_states(PROMPTS)
@@ -228,3 +229,26 @@ def test_a_capture_that_cannot_be_read_is_refused(golden: Path, folder: Path) ->
     file.write_bytes(file.read_bytes()[:-3])
     with pytest.raises(SpecwireError, match="truncated"):
         check_capture(golden, folder)
+
+
+def test_it_says_where_on_the_way_the_states_go_wrong(golden: Path, folder: Path) -> None:
+    for k in SLOTS:
+        write_batch(folder, 0, k, [(PROMPTS[0], 0, 6)], [STATES[0][k]], site="layer-capture", boundary=k)
+    write_batch(folder, 0, 8, [(PROMPTS[0], 0, 6)], [concat(STATES[0], SLOTS)], site="concat-full")
+    for prompt in (0, 1):
+        write_batch(folder, 0, 10 + prompt, [(PROMPTS[prompt], 0, len(PROMPTS[prompt]))], [concat(STATES[prompt], SLOTS).flip(0)])
+    document = check_capture(golden, folder)
+    assert [(site["site"], site["state"]) for site in document["target_sites"]] == [("layer-capture", "exact"), ("concat-full", "exact")]
+    assert document["verdict"] == "mismatch" and document["causes"][0]["id"] == "row-select"
+    assert "concat-full exact, draft-input differs" in render_text(document)
+
+
+def test_a_long_prompt_needs_no_memory_per_row(tmp_path: Path, folder: Path) -> None:
+    """Rows are counted in stretches: a hundred thousand of them are compared in a moment."""
+    ids = [3 + i % 1000 for i in range(100_000)]
+    states = [{k: torch.randn(len(ids), 4, generator=torch.Generator().manual_seed(k)) for k in range(4)}]
+    golden = make_golden(tmp_path / "long.safetensors", [ids], states, trained=(1, 2))
+    write_batch(folder, 0, 0, [(ids, 0, 60_000)], [concat(states[0], (1, 2), 0, 60_000)])
+    write_batch(folder, 0, 1, [(ids, 60_000, 100_000)], [concat(states[0], (1, 2), 60_000, 100_000)])
+    document = check_capture(golden, folder)
+    assert document["verdict"] == "match" and document["rows_compared"] == 100_000

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import re
 from array import array
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -264,10 +263,12 @@ def knows(golden: Golden, event: Event) -> bool:
     return bool(ids) and len(ids) > 1 and any(_fits(ids, prompt, 0, shift) for prompt in prompts for shift in (0, 1))
 
 
-def covered(pieces: Sequence[Piece]) -> Counter[tuple[int, int]]:
-    """How often each (prompt, position) was captured; meant for one rank's pieces."""
-    return Counter(place for piece in pieces for place in places(piece))
-
-
-def places(piece: Piece) -> Iterator[tuple[int, int]]:
-    return ((piece.prompt, position) for position in range(piece.position, piece.position + piece.count))
+def gaps(pieces: Sequence[Piece], prompt: int, length: int) -> Iterator[tuple[int, int]]:
+    """The stretches of a prompt, as (first, end), that no piece covers."""
+    reached = 0
+    for piece in sorted((piece for piece in pieces if piece.prompt == prompt), key=lambda piece: piece.position):
+        if piece.position > reached:
+            yield reached, piece.position
+        reached = max(reached, piece.position + piece.count)
+    if reached < length:
+        yield reached, length

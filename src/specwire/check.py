@@ -17,6 +17,7 @@ from specwire.gather import gather
 from specwire.golden import open_golden
 from specwire.judge import Slot, judge, missing_rows
 from specwire.registry import modules
+from specwire.sides import target_sites
 
 SCHEMA = "specwire.check/1"
 EXIT = {"match": OK, "mismatch": FINDING, "inconclusive": INCONCLUSIVE}
@@ -91,6 +92,10 @@ def report(evidence: Evidence, slots: list[Slot], facts: Facts) -> dict[str, Any
         "noise_floor": _number(facts.noise),
         "noise_source": facts.noise_source,
         "slots": [_slot_document(slot) for slot in slots],
+        "target_sites": [
+            {"site": side.site, "state": side.state, "boundaries": list(side.boundaries), "rel_l2": _number(side.rel_l2), "rows": side.rows}
+            for side in target_sites(evidence)
+        ],
         "distances": _distances(evidence),
         "rows": _rows(evidence),
         "causes": [
@@ -148,8 +153,9 @@ def _reasons(evidence: Evidence, slots: list[Slot]) -> list[str]:
     elif evidence.site != "draft-input":
         reasons.append(f"nothing was captured at draft-input; {evidence.site} shows the target's side only")
     if missing := missing_rows(evidence):
-        prompt, position = missing[0]
-        reasons.append(f"{len(missing)} rows were not captured, first position {position} of prompt {prompt}")
+        prompt, position, _ = missing[0]
+        count = sum(end - first for _, first, end in missing)
+        reasons.append(f"{count} rows were not captured, first position {position} of prompt {prompt}")
     stages = evidence.context.stages
     expected = max(1, evidence.capture.world_size // stages)
     if evidence.pieces and len(ranks_seen(evidence)) < expected:

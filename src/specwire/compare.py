@@ -50,12 +50,16 @@ class Squares:
 
 @dataclass(frozen=True)
 class Comparison:
-    """All rows that were compared. `squares` has one entry per rank whose bytes differ from the first rank's."""
+    """All rows that were compared, in the order of `pieces`. `squares` has one entry per rank whose bytes differ from the first rank's."""
 
-    places: tuple[tuple[int, int], ...]
-    rows: tuple[tuple[Piece, int], ...]
+    pieces: tuple[Piece, ...]
     squares: Mapping[int, Squares]
     between_ranks: Mapping[int, float]
+
+    def place(self, row: int) -> tuple[int, int]:
+        """(prompt, position) of a row."""
+        piece, index = locate(self.pieces, row)
+        return piece.prompt, piece.position + index
 
     def of_rank(self, rank: int) -> Squares:
         return self.squares.get(rank) or next(iter(self.squares.values()))
@@ -85,8 +89,16 @@ def compare(pieces: Mapping[int, Sequence[Piece]], golden: Golden, slots: Sequen
             if not same:
                 between[rank] = max(between[rank], _distance(own, lead))
     squares = {rank: Squares(*torch.cat(found, dim=1)) for rank, found in parts.items()}
-    rows = tuple((piece, index) for piece in pieces[first] for index in range(piece.count))
-    return Comparison(tuple((piece.prompt, piece.position + index) for piece, index in rows), rows, squares, between)
+    return Comparison(tuple(pieces[first]), squares, between)
+
+
+def locate(pieces: Sequence[Piece], row: int) -> tuple[Piece, int]:
+    """The piece that holds a row, counted over all pieces, and the row's number within it."""
+    for piece in pieces:
+        if row < piece.count:
+            return piece, row
+        row -= piece.count
+    raise IndexError(f"row {row} beyond the last piece")
 
 
 def matched_ranks(pieces: Sequence[Piece]) -> tuple[dict[int, list[Piece]], list[int]]:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from specwire.capture import Capture, Event, Piece, align
-from specwire.compare import Comparison, compare, matched_ranks
+from specwire.compare import Comparison, compare, locate, matched_ranks
 from specwire.context import Context
 from specwire.evidence import Evidence, Sample
 from specwire.golden import Golden
@@ -57,15 +57,15 @@ def _sample(golden: Golden, by_rank: Mapping[int, Sequence[Piece]], slots: int, 
     import torch
 
     ranks = list(comparison.squares) if comparison else list(by_rank)
-    rows = [(number, index) for number, piece in enumerate(by_rank[ranks[0]]) for index in range(piece.count)]
+    lead_pieces = by_rank[ranks[0]]
     limit = max(8, min(SAMPLE_ROWS, SAMPLE_ELEMENTS // (slots * golden.hidden)))
-    chosen = _choose(rows, limit, comparison)
-    lead = [(by_rank[ranks[0]][number], index) for number, index in chosen]
+    chosen = _choose(sum(piece.count for piece in lead_pieces), limit, comparison)
+    lead = [locate(lead_pieces, row) for row in chosen]
     where = tuple((piece.prompt, piece.position + index) for piece, index in lead)
     captured = {
         rank: torch.stack([
-            (piece := by_rank[rank][number]).event.file.rows(piece.event.states, piece.row + index, 1)[0].float().view(slots, -1)
-            for number, index in chosen
+            piece.event.file.rows(piece.event.states, piece.row + index, 1)[0].float().view(slots, -1)
+            for piece, index in (locate(by_rank[rank], row) for row in chosen)
         ])
         for rank in ranks
     }
@@ -79,13 +79,13 @@ def _sample(golden: Golden, by_rank: Mapping[int, Sequence[Piece]], slots: int, 
     return Sample(where, tuple(lead), captured, golden.boundaries, distances)
 
 
-def _choose(rows: list[tuple[int, int]], limit: int, comparison: Comparison | None) -> list[tuple[int, int]]:
-    """At most `limit` rows, spread out; half of the room goes to the rows that are furthest off."""
-    if len(rows) <= limit:
-        return rows
+def _choose(count: int, limit: int, comparison: Comparison | None) -> list[int]:
+    """At most `limit` of `count` rows, spread out; half of the room goes to the rows that are furthest off."""
+    if count <= limit:
+        return list(range(count))
     worst: list[int] = []
     if comparison:
         errors = next(iter(comparison.squares.values())).errors.nan_to_num(nan=float("inf")).max(dim=-1).values
         worst = errors.topk(limit // 2).indices.tolist()
-    spread = [round(i * (len(rows) - 1) / (limit - len(worst) - 1)) for i in range(limit - len(worst))]
-    return [rows[index] for index in sorted({*worst, *spread})]
+    room = limit - len(worst)
+    return sorted({*worst, *(round(i * (count - 1) / (room - 1)) for i in range(room))})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from specwire.capture import Piece, covered
+from specwire.capture import Piece, gaps
 
 if TYPE_CHECKING:
     from specwire.evidence import Evidence
@@ -69,14 +69,13 @@ def _by_rows(evidence: Evidence, slot: int, expected: int, basics: dict) -> Slot
         failed = max(failed, int((bad if bad.any() else errors > floor.usual).sum()) if off else 0)
         top = int(errors.argmax())
         if worst is None or errors[top] > worst[2]:
-            worst = (*evidence.comparison.places[top], float(errors[top]))
+            worst = (*evidence.comparison.place(top), float(errors[top]))
     first = evidence.comparison.of_rank(evidence.pieces[0].event.rank)
+    total = len(first.difference)
     numbers = dict(
-        rel_l2=first.rel_l2(slot), cosine=first.cosine(slot), tolerance=floor.usual, rows=len(evidence.comparison.places),
-        failed_rows=failed, worst=worst,
+        rel_l2=first.rel_l2(slot), cosine=first.cosine(slot), tolerance=floor.usual, rows=total, failed_rows=failed, worst=worst,
     )
     if off:
-        total = len(evidence.comparison.places)
         return Slot(slot, "mismatch", f"{failed} of {total} rows are further off than the noise floor allows", expected, **basics, **numbers)
     return _told_apart(evidence, slot, expected, basics, numbers)
 
@@ -109,15 +108,14 @@ def _by_sample(evidence: Evidence, slot: int, expected: int, basics: dict) -> Sl
     )
 
 
-def missing_rows(evidence: Evidence) -> list[tuple[int, int]]:
-    """(prompt, position) of rows that no event covers, and that no prefix cache explains."""
-    have = covered(evidence.pieces)
+def missing_rows(evidence: Evidence) -> list[tuple[int, int, int]]:
+    """(prompt, first position, end) of stretches that no event covers, and that no prefix cache explains."""
     cached = {piece.prompt: piece.position for piece in evidence.pieces if _from_cache(piece)}
     return [
-        (number, position)
+        (number, max(first, cached.get(number, 0)), end)
         for number, prompt in enumerate(evidence.golden.prompts)
-        for position in range(len(prompt.token_ids))
-        if (number, position) not in have and position >= cached.get(number, 0)
+        for first, end in gaps(evidence.pieces, number, len(prompt.token_ids))
+        if end > cached.get(number, 0)
     ]
 
 

@@ -31,9 +31,19 @@ def _headline(document: dict[str, Any], colour: bool) -> str:
         f"target side {document['target_side']}",
         f"concat    {document['concat_shape'] or 'none'} {document['dtype'] or ''}   golden {document['golden_concat_shape']}",
         f"ranks     {document['ranks']}" + _agreement(document),
+        *_sites(document),
         f"noise     {_short(document['noise_floor'])} ({document['noise_source']})",
     ]
     return "\n".join(lines)
+
+
+def _sites(document: dict[str, Any]) -> list[str]:
+    """Where along the way it is right, when that is not everywhere."""
+    sites = document["target_sites"]
+    if not sites or (document["verdict"] == "match" and all(site["state"] == "exact" for site in sites)):
+        return []
+    words = [f"{site['site']} {site['state']}" for site in sites]
+    return [f"on the way {', '.join(words)}, {document['site']} {document['target_side']}"]
 
 
 def _agreement(document: dict[str, Any]) -> str:
@@ -61,7 +71,7 @@ def _slots(document: dict[str, Any], colour: bool) -> list[str]:
     for number, row in enumerate(rows):
         state = document["slots"][number // 2]["state"]
         table.append(_line(row, widths) + (f"  {_paint(state, state, colour)}" if number % 2 == 0 else ""))
-    whys = [f"slot {slot['slot']}: {slot['why']}" for slot in document["slots"] if slot["why"]]
+    whys = [f"slot {slot['slot']}: {slot['why']}" for slot in document["slots"] if slot["why"] and not slot["failed_rows"]]
     return ["\n".join(table), *(["\n".join(whys)] if whys else [])]
 
 
