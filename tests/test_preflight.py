@@ -183,7 +183,7 @@ FILE_FAULTS = [
     pytest.param(None, without(**{"embed_tokens.weight": ("BF16", (256, 64), None)}), "embed-head", id="embedding"),
     pytest.param(None, without("midlayer.mlp.down_proj.weight"), "weights-random", id="a missing weight"),
     pytest.param(None, without("midlayer.self_attn.k_proj.weight"), "weights-random", id="a third of a fused one"),
-    pytest.param(None, draft_tensors(draft_config(), layer="layers.0"), "weights-random", id="names of a later release"),
+    pytest.param(None, draft_tensors(draft_config(), layer="layers.0"), "weights-random", id="later names"),
     pytest.param(changed(norm_before_fc=True), None, "norm", id="a norm that this release has not"),
     pytest.param(None, without(**{"input_norm.weight": ("BF16", (192,), None)}), "norm", id="a norm that is dropped"),
     pytest.param(None, without(**{"norm.weight": ("BF16", (32,), None)}), "norm", id="a norm of another size"),
@@ -223,6 +223,15 @@ def test_norms_that_this_release_builds_and_the_checkpoint_has(tmp_path):
     tensors = without(**{"input_norm.weight": ("BF16", (192,), None)})
     assert run(tmp_path, changed(eagle_config=nested), tensors, tree=BOUNDARIES)["verdict"] == "ok"
     assert first(run(tmp_path, changed(eagle_config=nested), None, tree=BOUNDARIES)) == "norm"
+
+
+def test_a_draft_that_takes_the_last_state_alone(tmp_path):
+    nested = {"use_aux_hidden_state": False}
+    tensors = without(**{"fc.weight": ("BF16", (64, 64), None)})
+    document = run(tmp_path, changed(eagle_config=nested), tensors, trained=None)
+    assert (document["captured_boundaries"], document["concat_width"], document["fc_in"]) == ([], 64, 64)
+    document = run(tmp_path, changed(eagle_config=nested), trained=None)
+    assert first(document) == "fc-width" and "1 state of 64 make 64, fc takes 192" in str(document["causes"])
 
 
 def test_four_states_where_the_release_counts_them(tmp_path):
@@ -347,19 +356,32 @@ KEYS = st.sampled_from([*draft_config(), "target_hidden_size", "rope_scaling", "
                         "norm_before_fc", "speculators_config", "quantization_config", "text_config", "dtype"])
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.dictionaries(KEYS, VALUES, max_size=3), st.dictionaries(KEYS, VALUES, max_size=2), st.booleans())
-def test_any_config_is_judged_or_refused(tmp_path, changes, target_changes, older):
+CONFIGS = (st.dictionaries(KEYS, VALUES, max_size=3), st.dictionaries(KEYS, VALUES, max_size=2), st.booleans())
+
+
+def judged_or_refused(place, changes, target_changes, older):
     """Whatever stands in the configs: a document that is JSON, or one sentence. Never a crash."""
-    config = {**draft_config(), **changes}
+    tree = ADDS_ONE if older else BOUNDARIES
     try:
-        document = run(tmp_path, config, draft_tensors(draft_config()), tree=ADDS_ONE if older else BOUNDARIES,
-                       **target_changes)
+        document = run(place, {**draft_config(), **changes}, draft_tensors(draft_config()), tree=tree, **target_changes)
     except SpecwireError as error:
         assert "\n" not in str(error)
     else:
         assert document["verdict"] in ("ok", "fault", "inconclusive")
         json.dumps(document, allow_nan=False)
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(*CONFIGS)
+def test_any_config_is_judged_or_refused(tmp_path, changes, target_changes, older):
+    judged_or_refused(tmp_path, changes, target_changes, older)
+
+
+@pytest.mark.slow
+@settings(max_examples=1500, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(*CONFIGS)
+def test_very_many_configs_are_judged_or_refused(tmp_path, changes, target_changes, older):
+    judged_or_refused(tmp_path, changes, target_changes, older)
 
 
 def test_nothing_known_is_never_a_pass(tmp_path):

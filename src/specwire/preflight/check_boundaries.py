@@ -24,6 +24,8 @@ def check(facts: Facts) -> list[Check]:
             fault("hook-dead", str(rule.problem), _other_release(facts)),
             *_not_judged("nothing is captured"),
         ]
+    if facts.plumbing.problem:
+        return _not_judged(f"how the ids get to the target was not read: {facts.plumbing.problem}", needed=True)
     captured = _residual(facts)
     if rule.captured is None and rule.problem and not rule.problem.startswith("the engine would stop"):
         return [
@@ -114,7 +116,8 @@ def _detail(facts: Facts, name: str, captured: tuple[int, ...], trained: tuple[i
 
 def _fix(facts: Facts, trained: tuple[int, ...]) -> str:
     if not facts.plumbing.reads_config:
-        return f"use a release that reads eagle_config.{KEY}; this one captures {list(facts.rule.captured or [])} only"
+        only = list(facts.rule.captured or [])
+        return f"use a release that reads eagle_config.{KEY}; this one captures {only} only"
     if facts.rule.captured is not None and sorted(facts.rule.captured) == sorted(trained):
         order = [trained.index(boundary) for boundary in facts.rule.captured]
         return (

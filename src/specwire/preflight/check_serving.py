@@ -29,18 +29,18 @@ def _steps(facts: Facts) -> Check:
         return ok("spec-params", "steps, top-k and draft tokens are left to the engine")
     if len(given) < 3:
         lacking = ", ".join(f"--{name}" for name in names if name not in given)
-        return fault("spec-params", f"{facts.launch.source} gives {', '.join(f'--{name}' for name in given)} without "
-                     f"{lacking}: the engine wants all three or none", f"add {lacking}")
+        said = f"{facts.launch.source} gives {', '.join(f'--{name}' for name in given)} without {lacking}"
+        return fault("spec-params", f"{said}: the engine wants all three or none", f"add {lacking}")
     if min(steps, topk) < 1 or tokens < 2:
-        return fault("spec-params", f"{steps} steps, top-k {topk}, {tokens} draft tokens: nothing could be drafted",
-                     "at least 1 step, top-k 1 and 2 draft tokens")
+        said = f"{steps} steps, top-k {topk}, {tokens} draft tokens: nothing could be drafted"
+        return fault("spec-params", said, "at least 1 step, top-k 1 and 2 draft tokens")
     if topk == 1 and tokens != steps + 1:
-        return fault("spec-params", f"with top-k 1 the {steps} steps make {steps + 1} draft tokens, the launch asks for "
-                     f"{tokens}", f"--speculative-num-draft-tokens {steps + 1}", "likely")
+        said = f"with top-k 1 the {steps} steps make {steps + 1} draft tokens, the launch asks for {tokens}"
+        return fault("spec-params", said, f"--speculative-num-draft-tokens {steps + 1}", "likely")
     most = topk + (steps - 1) * topk * topk + 1
     if tokens > most:
-        return fault("spec-params", f"{steps} steps of top-k {topk} give {most} tokens at most, the launch asks for {tokens}",
-                     f"--speculative-num-draft-tokens {most} or fewer")
+        said = f"{steps} steps of top-k {topk} give {most} tokens at most, the launch asks for {tokens}"
+        return fault("spec-params", said, f"--speculative-num-draft-tokens {most} or fewer")
     return ok("spec-params", f"{steps} steps, top-k {topk}, {tokens} draft tokens agree")
 
 
@@ -56,7 +56,7 @@ def _rope(facts: Facts) -> list[Check]:
     if limit >= served:
         return [ok("rope", f"the draft takes {limit} positions, served are {served}")]
     said = f"the draft's config ends at {limit} positions, served are {served}"
-    fix = f'--context-length {limit}, or "max_position_embeddings" in the draft\'s config.json if it was trained for more'
+    fix = f"--context-length {limit}, or max_position_embeddings in the draft's config.json if it learnt more"
     if facts.launch is None:
         return [skipped("rope", f"{said}, unless the launch sets a shorter --context-length")]
     if facts.launch.environment.get(LONGER, "").lower() in ("1", "true"):
@@ -126,9 +126,12 @@ def _basis(facts: Facts) -> Check:
     words = [word for word in _ROTATIONS if word in said.lower()]
     own = json.dumps(facts.draft).lower()
     if words and not any(word in own for word in words):
-        return fault("quant-basis", f"the target's quantization config speaks of {words[0]!r}: its hidden states may be "
-                     "rotated, and nothing says that the draft was trained on rotated ones",
-                     "use a draft that was trained on this quantized target, or rotate fc.weight back", "possible")
+        said = (
+            f"the target's quantization config speaks of {words[0]!r}: its hidden states may be rotated, and "
+            "nothing says that the draft was trained on rotated ones"
+        )
+        fix = "use a draft that was trained on this quantized target, or rotate fc.weight back"
+        return fault("quant-basis", said, fix, "possible")
     return ok("quant-basis", "no rotation in the target's quantization config")
 
 

@@ -22,8 +22,8 @@ def check(facts: Facts) -> list[Check]:
     d2t, t2d = facts.weights.find("d2t"), facts.weights.find("t2d")
     if d2t is None:
         if size != vocabulary:
-            return [fault("vocab-map", f"draft_vocab_size is {size} of {vocabulary}, and {facts.draft_dir} has no d2t: "
-                          f"drafted ids would stay below {size}", _AGAIN)]
+            said = f"draft_vocab_size is {size} of {vocabulary}, and {facts.draft_dir} has no d2t"
+            return [fault("vocab-map", f"{said}: drafted ids would stay below {size}", _AGAIN)]
         return [ok("vocab-map", f"the draft has the whole vocabulary of {vocabulary}: no map is needed")]
     found = _sizes(facts, d2t, t2d, size, vocabulary)
     if found is None:

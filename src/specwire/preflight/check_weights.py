@@ -37,7 +37,7 @@ def _loads(facts: Facts) -> Check:
 
 def _load_fix(problem: str) -> str:
     if "'draft_vocab_size'" in problem:
-        return "\"draft_vocab_size\" in the draft's config.json: the rows of lm_head, or null to share the target's head"
+        return "draft_vocab_size in the draft's config.json: the rows of lm_head, or null for the target's head"
     return "make the draft's config.json and tensor names fit this release, or use one that they fit"
 
 
@@ -62,7 +62,7 @@ def _shared(facts: Facts) -> tuple[str, str] | None:
     """The target's embedding, which the engine gives to the draft: is it there, and of the right width?"""
     own = facts.weights.find("embed_tokens.weight")
     if own is None and facts.draft_hidden_in != facts.draft.get("hidden_size"):
-        return (f"no embed_tokens.weight in {facts.draft_dir}, and the target's, {facts.hidden} wide, cannot be shared",
+        return (f"no embed_tokens.weight in {facts.draft_dir}; the target's, {facts.hidden} wide, cannot be shared",
                 "export the draft with its embed_tokens")
     theirs = facts.target_weights
     table = theirs.shape(theirs.find("embed_tokens.weight")) if theirs else None
@@ -104,7 +104,7 @@ def _random(facts: Facts) -> Check:
         dropped = f"; dropped without a word: {_few(model.dropped)}" if model.dropped else ""
         return fault(
             "weights-random",
-            f"no tensor fills {_few(empty)} of {model.class_name} ({model.where}): they keep their random start{dropped}",
+            f"no tensor fills {_few(empty)} of {model.class_name} ({model.where}): they stay random{dropped}",
             "export the draft under the names that this release loads, or use a release that knows its names",
         )
     halves = [f"{name} ({', '.join(given)})" for name, given in model.filled.items() if _half(name, given)]
@@ -145,7 +145,7 @@ def _norms(facts: Facts) -> Check:
                      "set the key that turns this norm on (norm_before_fc, fc_norm) in the draft's config.json")
     empty = [name for name in model.parameters if _is_fc_norm(name) and name not in model.filled]
     if empty:
-        return fault("norm", f"{facts.version} builds {_few(empty)}, and no tensor fills it: it keeps its start of ones",
+        return fault("norm", f"{facts.version} builds {_few(empty)}, and no tensor fills it: it stays at ones",
                      "export the draft with its norms, or take the key out of its config.json")
     return _norm_sizes(facts)
 

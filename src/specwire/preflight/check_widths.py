@@ -24,9 +24,7 @@ def check(facts: Facts) -> list[Check]:
     if facts.rule.captured is None:
         return [skipped("fc-width", "how many states are captured was not read", needed=True)]
     rows, columns = facts.fc
-    return [
-        ok("fc-width", f"fc takes {columns} = {len(facts.rule.captured)} x {facts.hidden} and gives {rows}")
-    ]
+    return [ok("fc-width", f"fc takes {columns} = {columns // facts.hidden} x {facts.hidden} and gives {rows}")]
 
 
 def _config(facts: Facts) -> Check | None:
@@ -46,7 +44,8 @@ def _config(facts: Facts) -> Check | None:
         name = "target_hidden_size" if facts.draft.get("target_hidden_size") else "hidden_size"
         return fault(
             "fc-width",
-            f"fc takes {columns}, no multiple of the target's hidden size {facts.hidden}; the draft's {name} is {width}",
+            f"fc takes {columns}, no multiple of the target's hidden size {facts.hidden}; "
+            f"the draft's {name} is {width}",
             "serve the target that the draft was trained for",
         )
     return None
@@ -67,12 +66,15 @@ def _tree(facts: Facts) -> Check | None:
 
 
 def _captured(facts: Facts) -> Check | None:
-    captured, columns = facts.rule.captured, facts.fc[1]
-    if not captured or len(captured) * facts.hidden == columns:
+    if facts.rule.captured is None:
+        return None
+    # Without captured layers the last state alone is handed on.
+    count, columns = len(facts.rule.captured) or 1, facts.fc[1]
+    if count * facts.hidden == columns:
         return None
     return fault(
         "fc-width",
-        f"{len(captured)} captured states of {facts.hidden} make {len(captured) * facts.hidden}, fc takes {columns}",
+        f"{count} state{'s' * (count > 1)} of {facts.hidden} make {count * facts.hidden}, fc takes {columns}",
         f"give {columns // facts.hidden} layer ids in eagle_config, each within the target's layers",
     )
 

@@ -66,7 +66,7 @@ class Facts:
 
     @property
     def algorithm(self) -> str | None:
-        """The algorithm that the launch asks for, aliases resolved; "" when it asks for none, None without a launch."""
+        """The algorithm that the launch asks for, aliases resolved; "" for none, None without a launch."""
         if self.launch is None:
             return None
         name = str(self.launch.get("speculative-algorithm") or "").upper()

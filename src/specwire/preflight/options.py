@@ -19,7 +19,7 @@ PLACES = ("sglang/srt/server_args.py", "sglang/srt/arg_groups/fields")
 
 @dataclass(frozen=True)
 class Option:
-    """`name` is the destination, such as `tp_size`. `kind`: value, flag, many (a list), optional (may stand alone)."""
+    """`name` is the destination, such as `tp_size`. `kind`: value, flag, many (a list), optional (or alone)."""
 
     name: str
     names: tuple[str, ...]

@@ -87,17 +87,10 @@ def captured_boundaries(
     )
     cls = source.model_class(architecture) if architecture else None
     layers = Config(config).lookup("num_hidden_layers", None)
-    base = Rule(
-        source.tree.version,
-        architecture,
-        layer_ids,
-        layers if isinstance(layers, int) else None,
-        None,
-        None,
-        "",
-    )
+    layers = layers if isinstance(layers, int) else None
+    base = Rule(source.tree.version, architecture, layer_ids, layers, None, None, "")
     if algorithm.upper() != EAGLE3:
-        text = f"with --speculative-algorithm {algorithm} the target hands on its last hidden state and captures no layer"
+        text = f"with --speculative-algorithm {algorithm} only the target's last hidden state is handed on"
         return replace(base, captured=(), text=text)
     if cls is None:
         why = f"no model class {architecture or '(config.json names none)'} in {_release(base)}"
@@ -113,7 +106,7 @@ def captured_boundaries(
 def draft_rule(
     tree: Tree | Source, target: dict[str, Any], draft: dict[str, Any], algorithm: str = EAGLE3
 ) -> tuple[Rule, Plumbing]:
-    """The tree's rule for a target and a draft, both given as config.json: the ids are read as it reads them."""
+    """The tree's rule for a target and a draft, both given as config.json, ids read as the tree reads them."""
     source = tree if isinstance(tree, Source) else Source(tree)
     plumbing = read_plumbing(source, draft)
     architectures = target.get("architectures") or []

@@ -121,7 +121,8 @@ def _row(facts: Facts, tree: Tree) -> dict[str, Any]:
     matches = None
     if facts.trained is not None and (rule.captured is not None or rule.problem):
         matches = rule.captured == facts.trained and rule.problem is None
-        if rule.captured is None and not rule.absent and "would stop" not in str(rule.problem):
+        unread = rule.captured is None and not rule.absent and "would stop" not in str(rule.problem)
+        if unread or plumbing.problem:
             matches = None
     return {
         "tree": tree.named,
@@ -131,7 +132,7 @@ def _row(facts: Facts, tree: Tree) -> dict[str, Any]:
         "matches": matches,
         "rule": rule.text,
         "where": rule.where,
-        "problem": rule.problem,
+        "problem": plumbing.problem or rule.problem,
         "ids_to_write": rule.ids_for(facts.trained) if facts.trained else None,
     }
 

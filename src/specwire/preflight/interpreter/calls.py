@@ -190,7 +190,7 @@ def _function(machine: Machine, function: Function, args: list[Any], kwargs: dic
 def _make_layers(machine: Machine, args: list[Any], kwargs: dict[str, Any]) -> Any:
     count = kwargs.get("num_hidden_layers", args[0] if args else UNKNOWN)
     make = kwargs.get("layer_fn", args[1] if len(args) > 1 else UNKNOWN)
-    if not isinstance(count, int):
+    if not isinstance(count, int) or not 0 <= count <= evaluate.ITEMS:
         return UNKNOWN
     layers = LayerList()
     for index in range(count):
@@ -265,6 +265,8 @@ def _builtin(machine: Machine, name: str, args: list[Any], kwargs: dict[str, Any
         return args[0].count
     if name not in _PLAIN or not known(*args, *kwargs.values()):
         return UNKNOWN
+    if name != "range" and any(isinstance(given, range) and evaluate.iterable(given) is None for given in args):
+        return UNKNOWN
     if not all(
         isinstance(given, (int, float, str, list, tuple, set, dict, range, Function)) for given in args
     ):
@@ -314,5 +316,5 @@ def _isinstance(machine: Machine, of: Any, kinds: Any) -> Any:
 def _guarded(make: Any, where: str) -> Any:
     try:
         return make()
-    except (TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
+    except (TypeError, ValueError, KeyError, IndexError, AttributeError, OverflowError) as error:
         raise Raised(type(error).__name__, str(error), where) from error

@@ -26,6 +26,8 @@ _BINARY = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
     ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod, ast.BitOr: operator.or_, ast.BitAnd: operator.and_,
 }
+# Longer than any list of layers, heads or tensors that is walked here.
+ITEMS = 100_000
 _COMPARE = {
     ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le,
     ast.Gt: operator.gt, ast.GtE: operator.ge,
@@ -101,12 +103,21 @@ def _binary(machine: Machine, node: ast.BinOp, frame: Frame) -> Any:
     if (left is None or right is None) and isinstance(node.op, ast.Add):
         raise Raised("TypeError", f"`{ast.unparse(node)}` adds None", frame.module.where(node))
     plain = (int, float, str, list, tuple, set, dict)
+    if isinstance(node.op, ast.Mult) and not _small(left, right):
+        return UNKNOWN
     if isinstance(left, plain) and isinstance(right, plain) and type(node.op) in _BINARY:
         try:
             return _BINARY[type(node.op)](left, right)
-        except (TypeError, ZeroDivisionError) as error:
+        except (TypeError, ZeroDivisionError, OverflowError, ValueError) as error:
             raise Raised(type(error).__name__, str(error), frame.module.where(node)) from error
     return UNKNOWN
+
+
+def _small(left: Any, right: Any) -> bool:
+    """Whether a product is of numbers, or repeats a sequence a sane number of times."""
+    counts = [count for count in (left, right) if isinstance(count, int)]
+    repeated = any(isinstance(part, (str, list, tuple)) for part in (left, right))
+    return not repeated or all(count <= ITEMS for count in counts)
 
 
 def _unary(machine: Machine, node: ast.UnaryOp, frame: Frame) -> Any:
@@ -260,9 +271,11 @@ def _each(
 
 
 def iterable(of: Any) -> list[Any] | None:
-    """The items of a value, or None when they are not known."""
+    """The items of a value, or None when they are not known, or are more than any model has."""
+    if isinstance(of, range) and (of.stop - of.start) // of.step > ITEMS:
+        return None
     if isinstance(of, (list, tuple, set, range, dict)):
-        return list(of)
+        return list(of) if len(of) <= ITEMS else None
     return None
 
 
