@@ -10,6 +10,8 @@ import torch
 from specwire.case import write_event
 from specwire.golden import Noise, States, write_golden
 
+torch.set_num_threads(1)  # tiny tensors: more threads only wait for each other
+
 
 def make_states(prompts: Sequence[Sequence[int]], layers: int = 6, hidden: int = 16, seed: int = 0) -> list[dict[int, torch.Tensor]]:
     """For each prompt, boundary -> [tokens, hidden]: a stream to which every layer adds a little."""

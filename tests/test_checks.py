@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from specwire.case import Case, evidence_of
 from specwire.check import documented, examine
 from specwire.evidence import Cause
 from specwire.registry import modules
 
+torch.set_num_threads(1)  # tiny tensors: more threads only wait for each other
 CHECKS = modules("specwire.checks")
 CASES = [
     pytest.param(name, kind, case, id=f"{name}-{kind}-{case.name}")
