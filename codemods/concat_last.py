@@ -8,7 +8,8 @@ def find(source, sites):
     if not packed:
         yield Unrecognised(
             "LogitsProcessor",
-            "no packing of aux_hidden_states (torch.cat or pack_aux_hidden_states) under capture_hidden_mode.is_last()",
+            "looked for a packing of aux_… states (torch.cat or pack_aux_hidden_states) under is_last(); "
+            f"nearest is {sites.nearest(source, 'is_last', 'need_capture')}",
         )
     for place, value in packed:
         metadata = ", logits_metadata" if sites.readable(place, "after", "logits_metadata") else ""

@@ -15,6 +15,7 @@ from specwire.bindings import bound_before, made_from
 from specwire.source import Function, Place, Source, assigned, calls, code, descend, dotted, names, target_names
 
 _READ = "spec_info.hidden_states"
+_ABOUT = ("shape", "dtype", "device", "size", "ndim")
 
 
 @dataclass(frozen=True)
@@ -54,71 +55,96 @@ def drafts(source: Source) -> Iterator[Draft | NoDraft | UnknownDraft]:
 
 
 def _reader(function: Function) -> Iterator[Draft | NoDraft | UnknownDraft]:
-    read = next((place for place in function.places if _reads(place)), None)
+    read = next((place for place in function.places if isinstance(place.statement, cst.SimpleStatementLine) and _reads(place.statement)), None)
     if read is None:
         return
-    named = target_names([target for targets, value in assigned(read.statement) if (dotted(value) or "").endswith(_READ) for target in targets])
-    states = made_from(function, set(named)) if named else set()
+    named = {name for targets, value in assigned(read.statement) if _is_read(value) for name in target_names(targets)}
     for place in function.places:
-        if isinstance(place.statement, cst.If) and (pair := _width_test(place.statement.test, states)):
+        if isinstance(place.statement, cst.If) and (pair := _width_test(place.statement.test, made_from(function, named))):
             known = (read, "after") if bound_before(read, pair[1]) else (place, "before")
             yield Draft(function, read, place, *known, *pair)
             return
-    line = read.lines[0]
-    if projection := _projected_alone(function, set(named)):
-        source = function.source
-        yield UnknownDraft(
-            function,
-            "looked for `if STATES.shape[-1] != EMBEDS.shape[-1]` around the projection of the states; "
-            f"nearest is {source.name}:{projection.lines[0]}: {source.text(projection.lines[0])}",
-        )
-    else:
+    join = _joined(function)
+    if join is not None:
+        line = join.lines[0]
         yield NoDraft(
             function,
-            f"line {line} takes one state of the target's, as wide as the embedding, and joins the two ({_use(read)}): "
-            "an EAGLE or MTP head, which never gets the captured states side by side",
+            f"joins one state with the embedding (line {line}: {function.source.text(line)}): an EAGLE or MTP head, "
+            "which never gets the captured states side by side",
+        )
+    else:
+        line = read.lines[0]
+        yield UnknownDraft(
+            function,
+            "looked for `if STATES.shape[-1] != EMBEDS.shape[-1]` before the states are projected, or for what joins them "
+            f"with the embedding; nearest is {function.source.name}:{line}: {function.source.text(line)}",
         )
 
 
-def _reads(place: Place) -> bool:
-    return isinstance(place.statement, cst.SimpleStatementLine) and any((dotted(part) or "").endswith(_READ) for part in descend(place.statement))
+def _reads(node: cst.CSTNode) -> bool:
+    return any(_is_read(part) for part in descend(node) if isinstance(part, cst.Attribute))
 
 
-def _use(read: Place) -> str:
-    """The innermost call that the states go into where they are read, or what they are bound to."""
-    holding = [call for call in calls(read.statement) if any((dotted(part) or "").endswith(_READ) for argument in call.args for part in descend(argument))]
-    return code(holding[-1].func) if holding else code(read.statement)
+def _is_read(node: cst.CSTNode) -> bool:
+    return (dotted(node) or "").endswith(_READ)
 
 
-def _projected_alone(function: Function, named: set[str]) -> Place | None:
-    """Where `fc` is applied to the states before anything has joined them with the embedding."""
-    alone = set(named)
+def _joined(function: Function) -> Place | None:
+    """The first statement in which the states and the embedding meet; None when the states are projected before that."""
+    states: set[str] = set()
+    embeds = {name for name in function.parameters if "embeds" in name}
     for place in function.places:
+        if isinstance(place.statement, cst.If) and _compares(place, states, embeds):
+            return None
+        if not isinstance(place.statement, cst.SimpleStatementLine):
+            continue
+        if any(_meets(part, states, embeds) for part in descend(place.statement)):
+            return place
         for targets, value in assigned(place.statement):
-            for call in calls(value):
-                if (dotted(call.func) or "").rsplit(".", 1)[-1].startswith("fc"):
-                    given = {name for argument in call.args for name in names(argument)}
-                    direct = any((dotted(part) or "").endswith(_READ) for argument in call.args for part in descend(argument))
-                    if (given & alone or direct) and not _embeds(given - alone) and not _joins(call):
-                        return place
-            if names(value) & alone and not isinstance(value, cst.Attribute):
-                joined = _embeds(names(value) - alone) or _joins(value)
-                alone = alone - set(target_names(targets)) if joined else alone | set(target_names(targets))
+            bound = set(target_names(targets))
+            of_states = _reads(value) or bool(_contents(value) & states)
+            if of_states and any(_last(call).startswith("fc") for call in calls(value)):
+                return None
+            of_embeds = bool(_contents(value) & embeds) or any("embed" in _last(call) for call in calls(value))
+            states, embeds = (held | bound if of else held - bound for held, of in ((states, of_states), (embeds, of_embeds)))
     return None
 
 
-def _embeds(given: set[str]) -> bool:
-    return any("embed" in name for name in given)
+def _compares(place: Place, states: set[str], embeds: set[str]) -> bool:
+    """Whether a choice looks at both and then puts the states through a layer of the model's: a width test in other words."""
+    test = names(place.statement.test)
+    if not (test & states and test & embeds):
+        return False
+    inside = [each for each in place.function.places if place.statement in each.parents]
+    made = [value for each in inside for targets, value in assigned(each.statement) if set(target_names(targets)) & states]
+    return any((dotted(call.func) or "").startswith("self.") for value in made for call in calls(value))
 
 
-def _joins(node: cst.CSTNode) -> bool:
-    """Whether two different things are put side by side: `torch.cat((EMBEDS, STATES))`, however they are called."""
-    for call in calls(node):
-        if (dotted(call.func) or "").rsplit(".", 1)[-1] in ("cat", "concat", "concatenate") and call.args:
-            parts = call.args[0].value
-            if isinstance(parts, (cst.Tuple, cst.List)) and len({code(element.value) for element in parts.elements}) > 1:
-                return True
-    return False
+def _meets(part: cst.CSTNode, states: set[str], embeds: set[str]) -> bool:
+    """Whether two operands, elements or arguments side by side are made of the states and of the embedding."""
+    if isinstance(part, cst.BinaryOperation):
+        sides = [part.left, part.right]
+    elif isinstance(part, (cst.Tuple, cst.List)):
+        sides = [element.value for element in part.elements]
+    elif isinstance(part, cst.Call):
+        sides = [argument.value for argument in part.args]
+    else:
+        return False
+    of = [(_reads(side) or bool(_contents(side) & states), bool(_contents(side) & embeds)) for side in sides]
+    return (True, False) in of and (False, True) in of
+
+
+def _contents(node: cst.CSTNode) -> set[str]:
+    """Plain names whose values go into the node's, not only their shape, type or place."""
+    if isinstance(node, cst.Attribute):
+        return set() if node.attr.value in _ABOUT else _contents(node.value)
+    if isinstance(node, cst.Arg):
+        return _contents(node.value)
+    return {node.value} if isinstance(node, cst.Name) else {name for child in node.children for name in _contents(child)}
+
+
+def _last(call: cst.Call) -> str:
+    return (dotted(call.func) or "").rsplit(".", 1)[-1]
 
 
 def _width_test(test: cst.BaseExpression, states: set[str]) -> tuple[str, str] | None:

@@ -21,12 +21,13 @@ _METHODS = ("append", "extend", "slot", "capture")
 class Growth:
     """`collected` may have grown once `place` is done.
 
-    `test` decides whether it does, where something decides; `by_callee`: the callee does it, at its input;
-    `several`: by more than one entry.
+    `means` is the method called on it, or the keyword that it is handed on under; `test` decides whether it
+    grows, where something decides; `by_callee`: the callee does it, at its input; `several`: by more than one entry.
     """
 
     place: Place
     collected: str
+    means: str
     test: cst.BaseExpression | None
     by_callee: bool = False
     several: bool = False
@@ -69,12 +70,12 @@ def _grown_by(place: Place, node: cst.CSTNode, collections: set[str]) -> Iterato
             whole, test = _choice(place)
             # Outside any loop, what grows without a test carries on what an earlier stage has captured.
             if method.value.value in collections and (test is not None or not in_loop(place)):
-                yield Growth(whole, method.value.value, test, several=method.attr.value == "extend")
+                yield Growth(whole, method.value.value, method.attr.value, test, several=method.attr.value == "extend")
         for argument in call.args:
             if argument.keyword is not None and "captur" in argument.keyword.value:
                 collected, test = _resolved(place.function, argument.value, None, collections)
                 if collected:
-                    yield Growth(place, collected, test, by_callee=True)
+                    yield Growth(place, collected, argument.keyword.value, test, by_callee=True)
 
 
 def _collections(function: Function) -> set[str]:

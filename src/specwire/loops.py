@@ -20,11 +20,17 @@ from specwire.source import Function, Place, Source, assigned, block, calls, cod
 
 @dataclass(frozen=True)
 class Capture:
-    """A place after which `collected` may have grown; `boundary` is an expression, `None` where it cannot be told."""
+    """A place after which `collected` may have grown; `boundary` is an expression, `None` where it cannot be told.
+
+    `how` says who does it: `layer` (at its input), `loop` (before the layer), `loop-after`, or `outside` the loop;
+    `means` by what: a method of the collection, or the keyword that it is handed on under.
+    """
 
     place: Place
     collected: str
     boundary: str
+    how: str
+    means: str
 
 
 @dataclass(frozen=True)
@@ -109,22 +115,21 @@ def _loop(function: Function, place: Place, step: Place, grown: list[Growth]) ->
 
 def _inside(growth: Growth, collected: str, loop: Place, index: str | None) -> Capture:
     number = _number(growth, index)
-    if growth.several:
-        return Capture(growth.place, collected, "None")
     ran = not growth.by_callee and _layer_has_run(loop, growth.place)
-    return Capture(growth.place, collected, f"{number} + 1" if ran else number)
+    boundary = "None" if growth.several else f"{number} + 1" if ran else number
+    return Capture(growth.place, collected, boundary, "layer" if growth.by_callee else "loop-after" if ran else "loop", growth.means)
 
 
 def _outside(growth: Growth, collected: str, loop: Place, whole: Place) -> Capture:
     """Before the loop or after it the engine names the boundary itself, if it can be told at all."""
-    place, number = growth.place, _number(growth, None)
+    place, number, how = growth.place, _number(growth, None), ("outside", growth.means)
     if number is None or growth.several or _apart(_compared(growth))[1] > 0:
-        return Capture(place, collected, "None")
+        return Capture(place, collected, "None", *how)
     asked = growth.by_callee and number == code(_first_compared(growth.test))  # evaluated among the call's arguments
     if asked or _evaluates(place, number, loop, whole):
-        return Capture(place, collected, number)
+        return Capture(place, collected, number, *how)
     within = _end_of_choice(place)  # in there, the test has been evaluated
-    return Capture(within, collected, number) if within else Capture(place, collected, "None")
+    return Capture(within or place, collected, number if within else "None", *how)
 
 
 def _number(growth: Growth, index: str | None) -> str | None:

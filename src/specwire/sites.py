@@ -83,6 +83,15 @@ def endings(loop: CaptureLoop) -> Iterator[tuple[Place, str] | Absent | Unrecogn
         )
 
 
+def nearest(source: Source, *words: str) -> str:
+    """The first line of the file that holds the first of these words to be found at all, as `file:line: text`."""
+    for word in words:
+        for number, line in enumerate(source.lines, 1):
+            if word.encode() in line:
+                return f"{source.name}:{number}: {source.text(number)}"
+    return "nothing like it"
+
+
 def _by(function: Function) -> str:
     """The functions of the same file that call this one."""
     called = re.compile(rb"\.%s\b" % re.escape(function.name.encode()))

@@ -1,19 +1,29 @@
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import click
 
 from specwire import surgery
 from specwire.cli import _options as options
+from specwire.errors import FAULT, OK
+from specwire.tree import Tree
 
 
 @click.command()
+@click.option("--coverage", "tree", metavar="TREE", help="Instead: which targets and drafts of TREE the probes reach, and why not the rest.")
+@options.python_exe
 @options.as_json
-def command(as_json):
+@options.quiet
+def command(tree, python, as_json, quiet):
     """List the probes: name, group, what each reports, and where.
 
     \b
     Example: specwire probes --json
+             specwire probes --coverage installed
     """
+    if tree is not None:
+        return _coverage(Tree.find(tree, python), as_json, quiet)
     known = surgery.probes()
     if as_json:
         rows = [
@@ -21,8 +31,52 @@ def command(as_json):
             for name, probe in known.items()
         ]
         options.emit({"schema": "specwire.probes/1", "probes": rows})
-        return 0
+        return OK
     width = max(map(len, known))
     for name, probe in known.items():
         print(f"{name:{width}}  {probe.group:8} {probe.reports}\n{'':{width}}           at {probe.site}")
-    return 0
+    return OK
+
+
+def _coverage(tree: Tree, as_json: bool, quiet: bool) -> int:
+    from specwire.coverage import coverage, totals  # LibCST takes a while to import
+
+    rows = coverage(tree, options.progress(quiet))
+    if as_json:
+        options.emit({
+            "schema": "specwire.coverage/1",
+            "tree": str(tree.root),
+            "version": tree.version,
+            **totals(rows),
+            "rows": [{**vars(row), "covered": row.covered} for row in rows],
+        })  # fmt: skip
+    else:
+        for line in _table(rows):
+            print(line)
+        print(f"SGLang {tree.version or 'of unknown version'}: {_sum(totals(rows))}")
+    return FAULT if any(row.failed for row in rows) else OK
+
+
+def _table(rows) -> Iterable[str]:
+    cells = [(row.file.removeprefix("sglang/srt/"), row.name, row.family, _reach(row)) for row in rows]
+    widths = [max(len(cell[column]) for cell in cells) for column in range(3)] if cells else []
+    for cell in cells:
+        yield "  ".join([*(text.ljust(width) for text, width in zip(cell, widths, strict=False)), cell[3]])
+
+
+def _sum(count: dict[str, int]) -> str:
+    return (
+        f"{count['loops_covered']} of {count['loops']} capture loops, {count['drafts_covered']} of {count['drafts']} EAGLE-3 drafts; "
+        f"{count['elsewhere']} that go through another's loop, {count['other_heads']} heads that take one state, "
+        f"{count['not_recognised']} not recognised"
+    )
+
+
+def _reach(row) -> str:
+    """What is tapped, and each reason that something is not, once."""
+    taps = ", ".join(f"{probe} {count}" for probe, count in row.taps.items())
+    reasons: dict[str, list[str]] = {}
+    for probe, why in row.why.items():
+        reasons.setdefault(why, []).append(probe)
+    missing = [why if not taps else f"no {', '.join(probes)}: {why}" for why, probes in reasons.items()]
+    return "; ".join([*(["NOT RECOGNISED"] if row.failed else []), *([taps] if taps else []), *missing])
