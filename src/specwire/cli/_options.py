@@ -35,15 +35,19 @@ def note(text: str, quiet: bool = False) -> None:
         print(text, file=sys.stderr, flush=True)
 
 
-def progress(quiet: bool, first_after: float = 2.0, every: float = 1.0) -> Callable[[str], None]:
-    """A callback for lines of progress: silent for the first seconds, then at most one a second, on stderr."""
+def progress(quiet: bool, first_after: float = 2.0, every: float = 1.0, same_again: float = 10.0) -> Callable[[str], None]:
+    """A callback for lines of progress on stderr, silent for the first seconds.
+
+    At most one line `every` second, and one that says the same but for its "(12 s)" only every `same_again`.
+    """
     begun = last = time.monotonic()
+    heard = ""
 
     def say(text: str) -> None:
-        nonlocal last
-        now = time.monotonic()
-        if not quiet and now - begun >= first_after and now - last >= every:
-            last = now
+        nonlocal last, heard
+        now, words = time.monotonic(), text.rsplit(" (", 1)[0]
+        if not quiet and now - begun >= first_after and now - last >= (same_again if words == heard else every):
+            last, heard = now, words
             note(text)
 
     return say
