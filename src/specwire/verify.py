@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specwire import surgery
+from specwire import marks, surgery
 from specwire.check import check_capture
 from specwire.context import Rule, make_context
 from specwire.errors import SpecwireError
@@ -167,20 +167,24 @@ def run_record(job: Job, out: Path, result: EngineResult) -> dict[str, Any]:
 
 
 def restored(view: Path, tree: Tree) -> bool:
-    """Take the taps out of the view again, and say whether every file of it is the tree's, byte for byte."""
+    """Take the taps out of the view again, and say whether every file of it is the tree's, byte for byte.
+
+    A tree that had taps of its own before is compared as it is without them.
+    """
     outcome = surgery.plan_remove(Tree.find(view))
     if outcome.exit_code:
         return False
     outcome.write()
     patched = [change.path for change in outcome.changes if change.after is not None]
-    same = all(path.read_bytes() == tree.path(path.relative_to(view)).read_bytes() for path in patched)
+    same = all(path.read_bytes() == marks.stripped(tree.path(path.relative_to(view)).read_bytes()) for path in patched)
     return same and surgery.status(Tree.find(view)).result == "nothing"
 
 
 def fingerprint(tree: Tree) -> dict[str, tuple[int, str]]:
-    """Mode and SHA-256 of every file of the package by name, caches of compiled code included."""
+    """Mode and SHA-256 of every file of the package by name; caches of compiled code belong to whoever runs it."""
     found = {}
-    for folder, _, files in os.walk(tree.package):
+    for folder, folders, files in os.walk(tree.package):
+        folders[:] = [name for name in folders if name != "__pycache__"]
         for name in files:
             path = Path(folder, name)
             mode = stat.S_IMODE(path.lstat().st_mode)
