@@ -62,7 +62,7 @@ def test_the_rule_is_read_and_evaluated(sources, place, architecture, ids, expec
 def test_where_is_the_line_that_decides(sources):
     found = rule(sources, BOUNDARIES, "DeepseekV3ForCausalLM", [2, 30, 58])
     name, _, line = found.where.rpartition(":")
-    assert "list(layer_ids)" in (BOUNDARIES / name).read_text().splitlines()[int(line) - 1]
+    assert "list(ids)" in (BOUNDARIES / name).read_text().splitlines()[int(line) - 1]
 
 
 def test_a_wrapper_hands_on_to_its_language_model(sources):

@@ -12,13 +12,16 @@ def bare_capture(module: Module, forward: ast.FunctionDef) -> str | None:
     final norm adds; None when there is none."""
     if not (_layers_return_residual(forward) and _norm_adds_residual(forward)):
         return None
-    for node in ast.walk(forward):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "append":
-            holder, taken = node.func.value, node.args[0] if node.args else None
-            if isinstance(holder, ast.Name) and "aux" in holder.id and isinstance(taken, ast.Name):
-                if taken.id == "hidden_states":
-                    return module.where(node)
-    return None
+    bare = [node for node in ast.walk(forward) if _appends_branch(node)]
+    return module.where(min(bare, key=lambda node: node.lineno)) if bare else None
+
+
+def _appends_branch(node: ast.AST) -> bool:
+    if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "append"):
+        return False
+    holder, taken = node.func.value, node.args[0] if node.args else None
+    collects = isinstance(holder, ast.Name) and "aux" in holder.id
+    return collects and isinstance(taken, ast.Name) and taken.id == "hidden_states"
 
 
 def _layers_return_residual(forward: ast.FunctionDef) -> bool:
