@@ -21,6 +21,7 @@ from specwire.bench.points import Setting, Stand, Workload, measure
 from specwire.bench.prompts import random_prompts
 from specwire.bench.render import bench_text
 from specwire.bench.run import bench, profiled_view, provenance
+from specwire.model_files import read_config
 from specwire.report.contents import contents
 from specwire.report.page import page
 from specwire.tree import Tree
@@ -43,8 +44,8 @@ def main() -> int:
 
 def run(options: argparse.Namespace, out: Path) -> int:
     target, drafts = made(options.family, out / "models")
-    prompts = random_prompts(8, 32, 64, 512, seed=0)
-    warm_up = random_prompts(4, 32, 16, 512, seed=1)
+    vocabulary = read_config(target)["vocab_size"]
+    prompts, warm_up = random_prompts(8, 32, 64, vocabulary, seed=0), random_prompts(4, 32, 16, vocabulary, seed=1)
     workload = Workload(tuple(prompts), tuple(warm_up), ((Load("closed", 1), 8),), options.repeats, 0)
     tree, view = Tree.find("installed", options.python), out / "tree"
     profiled_view(tree, view, say)

@@ -431,7 +431,7 @@ def _each_resumption(stage, running, args, kwargs):
 def _begin(stage, args, kwargs):
     """A new span, or None where none can be had: while a graph is captured, or once enough was seen."""
     try:
-        gpu = torch.cuda.is_available() and torch.cuda.is_initialized()
+        gpu = torch.cuda.is_initialized()
         if _writer["cycles"] >= _CYCLES or (gpu and torch.cuda.is_current_stream_capturing()):
             return None
         if not hasattr(_here, "open"):
@@ -615,7 +615,7 @@ def _open_profile():
     os.makedirs(PROFILE_DIR, exist_ok=True)
     rank, world = _rank()
     file = open(os.path.join(PROFILE_DIR, f"rank{rank}.{os.getpid()}.jsonl"), "a")
-    gpu = torch.cuda.is_available() and torch.cuda.is_initialized()
+    gpu = torch.cuda.is_initialized()
     about = {
         "schema": "specwire.profile/1",
         "rank": rank,
