@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 
-from specwire import drafts, loops, streams, surgery
+from specwire import collecting, drafts, loops, streams, surgery
 from specwire.insert import render
 from specwire.probe import Site
 from specwire.source import Source, opened
@@ -39,6 +39,7 @@ class Row:
         return wanted in self.taps and not self.failed
 
 
+@collecting.paused()
 def coverage(tree: Tree, progress: Callable[[str], None] = lambda _: None) -> list[Row]:
     """Every row of the tree, in file order. Raises SpecwireError for a file that cannot be read."""
     known = {name: probe for name, probe in surgery.probes().items() if probe.group != "profile"}

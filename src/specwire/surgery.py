@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from fnmatch import fnmatch
 
-from specwire import compiled, marks, registry, tapfile
+from specwire import collecting, compiled, marks, registry, tapfile
 from specwire.errors import SpecwireError
 from specwire.outcome import Outcome
 from specwire.patch import unified
@@ -35,6 +35,7 @@ def chosen(names: Iterable[str], groups: Iterable[str]) -> list[str]:
     return [name for name, probe in known.items() if name in names or probe.group in groups]
 
 
+@collecting.paused()
 def plan_apply(tree: Tree, names: list[str], progress: Progress = lambda _: None) -> Outcome:
     """What inserting these probes' taps comes to. Nothing is written.
 
@@ -67,6 +68,7 @@ def plan_apply(tree: Tree, names: list[str], progress: Progress = lambda _: None
     return _applied(outcome)
 
 
+@collecting.paused()
 def plan_remove(tree: Tree, names: list[str] | None = None, force: bool = False) -> Outcome:
     """What taking taps out comes to: all of them, or those of the probes named. Nothing is written.
 
@@ -100,6 +102,7 @@ def plan_remove(tree: Tree, names: list[str] | None = None, force: bool = False)
     return _removed(outcome)
 
 
+@collecting.paused()
 def status(tree: Tree) -> Outcome:
     """What is in the tree, where, and whether a hand has been on it. Parses only tapped files."""
     outcome = Outcome(tree, "applied")
