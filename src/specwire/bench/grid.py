@@ -39,7 +39,8 @@ class Point:
     @property
     def id(self) -> str:
         """The same for the same setting, whatever else is in the grid."""
-        told = json.dumps([self.where, str(self.setting.draft)], sort_keys=True)
+        setting = self.setting
+        told = json.dumps([setting.draft is not None, setting.arguments, setting.env], sort_keys=True)
         return hashlib.sha256(told.encode()).hexdigest()[:10]
 
 

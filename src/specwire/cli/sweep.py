@@ -37,8 +37,9 @@ from specwire.cli import _options as options
     help="Logs, profiles and results; name it again to go on after a stop.",
 )
 @options.as_json
+@options.dry_run
 @options.quiet
-def command(grid, draft, env, stop_early, retry_failed, no_confirm, out, as_json, quiet, **rest):
+def command(grid, draft, env, stop_early, retry_failed, no_confirm, out, as_json, dry_run, quiet, **rest):
     """Which setting is fastest? Measures a grid of steps, top-k, draft tokens and environment, and a baseline.
 
     Every point is on disk as soon as it is measured: stopped or killed, the same command goes on.
@@ -58,6 +59,11 @@ def command(grid, draft, env, stop_early, retry_failed, no_confirm, out, as_json
     say = options.progress(quiet, first_after=0.0, every=0.0)
     shared.check_draft(draft)
     points = read_grid(grid, draft, rest["engine_arguments"], shared.environment_of(env))
+    if dry_run:
+        print("\n".join(f"{point.id}  {point.setting.name}" for point in points.points))
+        print("\n".join(f"left out: {each['where']}: {each['why']}" for each in points.left_out))
+        options.note(f"dry run: {len(points.points)} points, nothing was booted or written", quiet)
+        return 0
     with held(out):
         workload = shared.workload_of(**rest)
         stand, tree = shared.stand_of(out=out, say=say, **rest)
