@@ -24,7 +24,7 @@ def check(evidence: Evidence) -> Cause | None:
         f"{[float(f'{distance:.2g}') for distance in away]}" + (", near enough for a relative of the target" if related else "")
         + (f"; the config served is {served}, the golden is of {golden.target}" if other else ""),
         f"serve the target that the golden is of ({golden.target}), or build a golden and train a draft for the one served",
-        steps=6,
+        steps=6, last_resort=not other,
     )
 
 

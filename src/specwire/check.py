@@ -127,6 +127,8 @@ def diagnose(evidence: Evidence) -> tuple[list[Cause], list[dict[str, str]]]:
             lines.append({"id": name, "state": "skipped", "why": answer.why})
         else:
             lines.append({"id": name, "state": "ok", "why": ""})
+    if any(cause.confidence != "possible" and not cause.last_resort for cause in causes):
+        causes = [cause for cause in causes if not cause.last_resort]
     causes.sort(key=lambda cause: (_ORDER.index(cause.confidence), cause.steps, cause.id))
     return causes, lines
 

@@ -20,12 +20,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Cause:
-    """A named fault. `steps` counts what had to be assumed: of two causes that both fit, the one with fewer is first."""
+    """A named fault. `steps` counts what had to be assumed: of two causes that both fit, the one with fewer is first.
+
+    A `last_resort` says that nothing known explains the numbers, and is dropped when something does.
+    """
 
     confidence: str
     evidence: str
     fix: str
     steps: int = 1
+    last_resort: bool = False
     id: str = ""
 
 
