@@ -252,3 +252,37 @@ def test_a_long_prompt_needs_no_memory_per_row(tmp_path: Path, folder: Path) -> 
     write_batch(folder, 0, 1, [(ids, 60_000, 100_000)], [concat(states[0], (1, 2), 60_000, 100_000)])
     document = check_capture(golden, folder)
     assert document["verdict"] == "match" and document["rows_compared"] == 100_000
+
+
+def test_rows_that_were_captured_twice_tell_how_steady_the_engine_is(golden: Path, folder: Path) -> None:
+    prefill(folder)
+    assert check_capture(golden, folder)["repeat_difference"] is None
+    write_batch(folder, 0, 5, [(PROMPTS[0], 0, 6)], [concat(STATES[0], SLOTS) * (1 + 5e-7)])
+    document = check_capture(golden, folder)
+    assert document["verdict"] == "match" and 2e-7 < document["repeat_difference"] < 1e-6
+
+
+@pytest.mark.parametrize("about", [
+    {"schema": "specwire.capture/9"}, {"boundary": "3"}, {"world_size": -1}, {"world_size": 10**9}, {"captured": ["3"]}, {"captured": 3},
+    {"mode": 7}, {"note": []}, {"boundary": True and [1]},
+])
+def test_metadata_that_no_tap_writes_is_refused(about, golden: Path, folder: Path) -> None:
+    from specwire.case import write_event
+
+    write_event(folder, 0, 0, "draft-input", {"hidden_states": torch.zeros(1, 48)}, **about)
+    with pytest.raises(SpecwireError, match="is no event of a capture"):
+        check_capture(golden, folder)
+
+
+@pytest.mark.parametrize("tensors", [
+    {"extend_seq_lens": torch.tensor([-3, 9])}, {"extend_seq_lens": torch.tensor([99])}, {"extend_prefix_lens": torch.tensor([-1])},
+    {"extend_seq_lens": torch.tensor([], dtype=torch.int64)}, {"token_ids": torch.tensor([1])}, {"positions": torch.tensor([0.5])},
+    {"token_ids": torch.tensor([[1, 2]])}, {"positions": torch.arange(99)},
+])
+def test_batch_context_that_makes_no_sense_never_matches_and_never_crashes(tensors, golden: Path, folder: Path) -> None:
+    from specwire.case import write_event
+
+    whole = {"hidden_states": concat(STATES[0], SLOTS), "token_ids": torch.tensor([*PROMPTS[0][1:], 1]), "positions": torch.arange(6),
+             "extend_seq_lens": torch.tensor([6]), "extend_prefix_lens": torch.tensor([0])}
+    write_event(folder, 0, 0, "draft-input", whole | tensors)
+    assert check_capture(golden, folder)["verdict"] != "match"

@@ -166,13 +166,25 @@ def _event(path: Path, rank: int, sequence: int, site: str) -> Event:
     try:
         about = json.loads(file.metadata.get("specwire", ""))
         if about["schema"] != SCHEMA:
-            raise ValueError(f"schema {about['schema']!r}")
+            raise ValueError(f"schema {str(about['schema'])[:40]!r}")
+        _expect(about)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise SpecwireError(f"{path} is no event of a capture ({error}): its metadata must hold {SCHEMA}") from error
     event = Event(rank, sequence, site, file, about)
     if len(file.entry(event.states).shape) != 2:
         raise SpecwireError(f"{event.states} of {path} must be [rows, width], not {list(file.entry(event.states).shape)}")
     return event
+
+
+def _expect(about: dict[str, Any]) -> None:
+    """ValueError for a fact of a kind that no tap writes."""
+    kinds = {"world_size": int, "boundary": int, "mode": str, "note": str, "captured": list, "fc_ran": bool}
+    for name, kind in kinds.items():
+        value = about.get(name)
+        if value is not None and (not isinstance(value, kind) or (kind is int and not 0 <= value < 10**6)):
+            raise ValueError(f"{name} is {str(value)[:40]!r}")
+    if not all(type(k) is int for k in about.get("captured") or ()):
+        raise ValueError("captured is no list of numbers")
 
 
 def _blind(path: Path, rank: int) -> list[dict[str, Any]]:
@@ -223,7 +235,7 @@ def _align(events: Sequence[Event], golden: Golden, shift: int) -> Alignment:
 
 
 def _place(event: Event, first: int, rows: int, prefix: int | None, prompts: Sequence[array], shift: int) -> Piece | str:
-    if rows == 0 or first + rows > event.rows:
+    if first < 0 or rows <= 0 or first + rows > event.rows:
         return f"only {event.rows} rows of states were recorded"
     positions, ids = _part(event.positions, first, rows), _part(event.token_ids, first, rows)
     if ids is None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from specwire.capture import open_capture
-from specwire.compare import one_thread
+from specwire.compare import between_repeats, one_thread
 from specwire.context import Context
 from specwire.errors import FINDING, INCONCLUSIVE, OK
 from specwire.evidence import Cause, Evidence, NotSeen, Skipped
@@ -33,6 +33,7 @@ class Facts:
     ranks: int
     ranks_agree: bool | None
     rank_difference: float | None
+    repeat_difference: float | None
     rows: int
     noise: float | None
     noise_source: str
@@ -63,6 +64,7 @@ def examine(evidence: Evidence) -> dict[str, Any]:
         len(ranks_seen(evidence)),
         ranks_agree(evidence) if first else None,
         max(between.values(), default=0.0) if first else None,
+        between_repeats(evidence.pieces),
         sum(piece.count for piece in evidence.pieces),
         max(evidence.floor(k).measured for k in golden.trained),
         evidence.floor(golden.trained[-1]).source,
@@ -88,6 +90,7 @@ def report(evidence: Evidence, slots: list[Slot], facts: Facts) -> dict[str, Any
         "ranks": facts.ranks,
         "ranks_agree": facts.ranks_agree,
         "rank_difference": _number(facts.rank_difference),
+        "repeat_difference": _number(facts.repeat_difference),
         "rows_compared": facts.rows,
         "noise_floor": _number(facts.noise),
         "noise_source": facts.noise_source,

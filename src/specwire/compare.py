@@ -114,6 +114,22 @@ def matched_ranks(pieces: Sequence[Piece]) -> tuple[dict[int, list[Piece]], list
     return {rank: by_rank[rank] for rank in ranks if rank not in odd}, odd
 
 
+def between_repeats(pieces: Sequence[Piece]) -> float | None:
+    """The worst row's relative L2 between captures of the very same rows, as when a prompt ran twice; None without any."""
+    first: dict[tuple[int, int, int], Piece] = {}
+    worst = None
+    for piece in pieces:
+        before = first.setdefault((piece.prompt, piece.position, piece.count), piece)
+        if before is piece or piece.event.width != before.event.width:
+            continue
+        step = max(1, CHUNK // piece.event.width)
+        for offset in range(0, piece.count, step):
+            count = min(step, piece.count - offset)
+            a, b = (one.event.file.rows(one.event.states, one.row + offset, count) for one in (piece, before))
+            worst = max(worst or 0.0, 0.0 if _same_bytes(a, b) else _distance(a, b))
+    return worst
+
+
 def _chunks(pieces: Mapping[int, Sequence[Piece]], hidden: int) -> Iterator[dict[int, Piece]]:
     step = max(1, CHUNK // hidden)
     for together in zip(*pieces.values(), strict=True):

@@ -123,6 +123,8 @@ def _resolved(
         for targets, made in assigned(place.statement):
             if target_names(targets) == [value.value] and isinstance(made, (cst.IfExp, cst.Attribute)):
                 return _resolved(function, made, test, collections)
+            if target_names(targets) == [value.value] and isinstance(made, cst.Call) and test is not None:
+                return value.value, test  # some container of a kind not known here
     return None, None
 
 

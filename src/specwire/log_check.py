@@ -78,7 +78,7 @@ def _facts(golden: Golden | LogGolden, compared: Sequence[Line], lines: Sequence
         golden_shape = [len(prompt.token_ids), golden.hidden * len(golden.trained)]
         noise, source = 2 * SPACINGS * ROUNDOFF.get(line.dtype if line else golden.dtype, 2.0**-8), "the dtype's spacing, the golden's noise and the printed digits, value by value"
     return Facts(
-        list(line.shape) if line else None, golden_shape, len({one.rank for one in compared}), _agree(compared, golden) if line else None, None,
+        list(line.shape) if line else None, golden_shape, len({one.rank for one in compared}), _agree(compared, golden) if line else None, None, None,
         len(compared), noise, source, reasons, origin,
     )
 

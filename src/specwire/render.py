@@ -32,7 +32,7 @@ def _headline(document: dict[str, Any], colour: bool) -> str:
         f"concat    {document['concat_shape'] or 'none'} {document['dtype'] or ''}   golden {document['golden_concat_shape']}",
         f"ranks     {document['ranks']}" + _agreement(document),
         *_sites(document),
-        f"noise     {_short(document['noise_floor'])} ({document['noise_source']})",
+        f"noise     {_short(document['noise_floor'])} ({document['noise_source']})" + _repeats(document),
     ]
     return "\n".join(lines)
 
@@ -52,6 +52,11 @@ def _agreement(document: dict[str, Any]) -> str:
     if not document["ranks_agree"]:
         return f", which DIFFER by up to {_short(document['rank_difference'])}"
     return ", all equal" if not document["rank_difference"] else f", equal to {_short(document['rank_difference'])}"
+
+
+def _repeats(document: dict[str, Any]) -> str:
+    value = document["repeat_difference"]
+    return "" if value is None else f"; the same rows twice differ by {_short(value)}"
 
 
 def _slots(document: dict[str, Any], colour: bool) -> list[str]:
