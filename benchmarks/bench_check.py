@@ -159,6 +159,7 @@ CHILD = """
 import sys, time
 import torch
 import specwire.check
+specwire.check.modules("specwire.checks")
 torch.linalg.vecdot(torch.zeros(4, 4), torch.zeros(4, 4))
 def memory(key):
     return int(next(line for line in open("/proc/self/status") if line.startswith(key)).split()[1])

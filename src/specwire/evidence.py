@@ -207,8 +207,12 @@ class Evidence:
         """
         if self.slot_count != len(self.trained):
             return tuple(range(len(self.trained)))
-        return tuple(slot for slot, k in enumerate(self.trained) if k in self.seen.boundaries
-                     and not all(self.fits(self.captured(slot, r), k) for r in self.seen.captured))
+        others = list(self.seen.captured)[1:]
+        return tuple(
+            slot for slot, k in enumerate(self.trained)
+            if k in self.seen.boundaries
+            and not (self.exact(slot, k) and all(self.fits(self.captured(slot, rank), k) for rank in others))
+        )
 
     def bad_rows(self, slot: int) -> list[int]:
         """Sampled rows of the first rank that are beyond the usual bound at the slot's trained boundary."""
