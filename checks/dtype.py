@@ -12,10 +12,10 @@ NARROWER = {"float32": ("bfloat16", "float16"), "bfloat16": ("float8_e4m3fn", "f
 
 
 def check(evidence: Evidence) -> Cause | None:
-    import torch
-
     if not evidence.off or evidence.slot_count != len(evidence.trained) or evidence.dtype not in NARROWER or evidence.not_finite:
         return None
+    import torch
+
     own = getattr(torch, evidence.dtype)
     other = {torch.bfloat16: torch.float16, torch.float16: torch.bfloat16}.get(own)
     slots = [(evidence.captured(slot).to(own), evidence.trained[slot]) for slot in evidence.off]
