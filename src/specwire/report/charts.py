@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 
-WIDTH, LABEL, ROW, TOP, RIGHT = 760, 210, 30, 26, 74
+WIDTH, ROW, TOP, RIGHT = 760, 30, 26, 74
+LETTER = 7.2  # the width of one, capitals and digits counted
 
 
 @dataclass(frozen=True)
@@ -25,14 +26,15 @@ class Interval:
 def intervals(rows: Sequence[Interval], reference: float, reference_name: str, unit: str = "") -> str:
     """One line each: a dot for the value, a bar for its interval, and a line at the reference."""
     ends = [reference, *(end for row in rows for end in (row.low, row.high, row.value) if end is not None)]
-    scale = _Scale(min(ends), max(ends))
+    left = _left(row.name for row in rows)
+    scale = _Scale(min(ends), max(ends), left)
     height = TOP + ROW * len(rows) + 26
     at = scale(reference)
     parts = _axis(scale, height, unit)
     parts += [_line("reference", at, at, TOP - 8, height - 24), _text("tick", at, TOP - 12, reference_name)]
     for number, row in enumerate(rows):
         y = TOP + ROW * number + ROW / 2
-        parts.append(_label(row.name, y))
+        parts.append(_label(row.name, left, y))
         if row.low is not None and row.high is not None:
             parts.append(_line(f"range {row.tone}", scale(row.low), scale(row.high), y, y))
         parts.append(f'<circle class="dot {row.tone}" cx="{scale(row.value):.1f}" cy="{y:.1f}" r="5"/>')
@@ -46,12 +48,12 @@ def stacked(rows: Sequence[tuple[str, Sequence[tuple[str, float]]]], unit: str, 
     used = {name for _, pieces in rows for name, _ in pieces}
     names = [*order, *sorted(used - set(order))]
     parts = _legend([(number, name) for number, name in enumerate(names) if name in used])
-    told = []
+    left, told = _left(label for label, _ in rows), []
     for number, (label, pieces) in enumerate(rows):
-        y, x = TOP + 14 + ROW * number, float(LABEL)
-        parts.append(_label(label, y + ROW / 2 - 2))
+        y, x = TOP + 14 + ROW * number, left
+        parts.append(_label(label, left, y + ROW / 2 - 2))
         for name, value in pieces:
-            width = (WIDTH - LABEL - RIGHT) * value / total
+            width = (WIDTH - left - RIGHT) * value / total
             shown = f"{value:.3g}"
             parts.append(_box(names.index(name), x, y, width, ROW - 8, f"{name}: {shown} {unit}"))
             if width > 44:
@@ -92,14 +94,15 @@ def columns(series: Sequence[tuple[str, Sequence[float]]]) -> str:
 class _Scale:
     """From values to places on the drawing, with round numbers at the ends."""
 
-    def __init__(self, low: float, high: float) -> None:
+    def __init__(self, low: float, high: float, left: float) -> None:
+        self.left = left
         span = (high - low) or abs(high) or 1.0
         self.step = _round_step(span / 5)
         self.low = math.floor((low - span * 0.04) / self.step) * self.step
         self.high = math.ceil((high + span * 0.04) / self.step) * self.step
 
     def __call__(self, value: float) -> float:
-        return LABEL + (WIDTH - LABEL - RIGHT) * (value - self.low) / (self.high - self.low)
+        return self.left + (WIDTH - self.left - RIGHT) * (value - self.low) / (self.high - self.low)
 
     def ticks(self) -> list[float]:
         return [self.low + self.step * number for number in range(round((self.high - self.low) / self.step) + 1)]
@@ -112,7 +115,7 @@ def _round_step(step: float) -> float:
 
 def _axis(scale: _Scale, height: float, unit: str) -> list[str]:
     base = height - 24
-    parts = [_text("tick start", WIDTH - RIGHT + 10, base + 15, unit)]
+    parts = [_text("tick start", WIDTH - RIGHT + 10, TOP - 12, unit)]
     for tick in scale.ticks():
         x = scale(tick)
         parts += [_line("grid", x, x, TOP - 6, base), _text("tick", x, base + 15, f"{tick:.6g}")]
@@ -127,9 +130,16 @@ def _legend(names: Sequence[tuple[int, str]]) -> list[str]:
     return parts
 
 
-def _label(text: str, y: float) -> str:
-    shown = text if len(text) <= 32 else text[:31] + "…"
-    return f"<g><title>{escape(text)}</title>{_text('label', LABEL - 10, y + 4, shown)}</g>"
+def _left(names: Iterable[str]) -> float:
+    """Where the drawing begins, right of its labels."""
+    return min(max(LETTER * max(map(len, names), default=0) + 16, 90.0), 320.0)
+
+
+def _label(text: str, left: float, y: float) -> str:
+    """A row's name, its middle left out when it is too long, for the ends tell more."""
+    most = int((left - 16) / LETTER)
+    shown = text if len(text) <= most else f"{text[: most // 2]}…{text[len(text) - most // 2 + 1 :]}"
+    return f"<g><title>{escape(text)}</title>{_text('label', left - 10, y + 4, shown)}</g>"
 
 
 def _line(style: str, x1: float, x2: float, y1: float, y2: float) -> str:
