@@ -65,6 +65,14 @@ def recorded(tree: Path) -> dict[str, str]:
     return {name: base64.urlsafe_b64decode(digest + "=").hex() for name, digest in rows}
 
 
+def unpinned() -> list[str]:
+    """Releases since the first in the table that the registry has and the table lacks."""
+    done = subprocess.run([sys.executable, "-m", "pip", "index", "versions", "--pre", "sglang"], capture_output=True, text=True)
+    found = re.search(r"^Available versions: (.*)$", done.stdout, re.M)
+    known = versions()
+    return [each for each in (found[1].split(", ") if found else ()) if each not in known and _age(each) > _age(known[0])]
+
+
 def pin(version: str) -> None:
     """Download a release and write its file name and hash into the table."""
     wheel = _download(version, None)
@@ -83,8 +91,8 @@ def _table() -> dict[str, dict]:
 
 def _age(version: str) -> tuple:
     """Sorts 0.5.2rc0 < 0.5.2 < 0.5.2.post1 < 0.5.10."""
-    numbers, kind, count = re.fullmatch(r"([\d.]+?)(?:(rc|\.post)(\d+))?", version).groups()
-    return tuple(map(int, numbers.split("."))), {"rc": 0, None: 1, ".post": 2}[kind], int(count or 0)
+    numbers, kind, count = re.match(r"([\d.]*\d)(?:\.?([a-z]+)(\d+))?", version).groups()
+    return tuple(map(int, numbers.split("."))), {None: 1, "post": 2}.get(kind, 0), int(count or 0)
 
 
 def _download(version: str, pinned: dict | None) -> Path:

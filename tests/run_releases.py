@@ -172,6 +172,8 @@ def main() -> int:
                 print(f"    {what}", flush=True)
             bad += bool(trip.wrong)
             sites += trip.states
+    if not arguments.versions and not arguments.sample and (newer := releases.unpinned()):
+        print(f"the registry has more: {', '.join(newer)}; add them with `python tests/releases.py VERSION`")
     states = ", ".join(f"{count} {state}" for state, count in sorted(sites.items()))
     print(f"{len(versions)} releases, {states}, {bad} with differences, {time.perf_counter() - begun:.0f} s")
     return 1 if bad or not versions else 0
