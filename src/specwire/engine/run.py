@@ -17,6 +17,7 @@ from specwire.engine.process import death, kill_all, start, wait_a_moment
 from specwire.errors import SpecwireError
 
 DRIVER = Path(__file__).with_name("driver.py")
+RunDriver = Callable[..., "int | None"]
 
 
 @dataclass(frozen=True)
@@ -55,12 +56,14 @@ def run_engine(
     python: str,
     on_progress: Callable[[str], None] | None = None,
     timeout: float | None = None,
+    run: RunDriver | None = None,
 ) -> EngineResult:
     """Boot `root`'s SGLang once, send the batches one after the other, and stop it.
 
     The prompts of one batch are sent together, greedily continued by `max_new_tokens`. `extra_args`
     are the engine's own and override the defaults; so does `env`. The log is out/engine.log.
-    `on_progress` hears a few words at least every two seconds.
+    `on_progress` hears a few words at least every two seconds. `run` runs the driver to its end in
+    another way than in a fresh interpreter; what it must do is documented at `_run_to_the_end`.
 
     Raises SpecwireError with the engine's last error when it does not come up, crashes or takes
     longer than `timeout` seconds. However this ends, no process of the engine is left.
@@ -91,7 +94,7 @@ def run_engine(
 
     run_env = environment(Path(root).absolute(), tp=tp, device=device, extra=env)
     with open(log_file, "wb") as log:
-        code = _run_to_the_end(
+        code = (run or _run_to_the_end)(
             [python, str(DRIVER), str(job_file)], run_env, log, log_file, tp, on_progress, timeout
         )
     if not result_file.exists():

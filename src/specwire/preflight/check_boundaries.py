@@ -78,7 +78,7 @@ def _explanation(facts: Facts, trained: tuple[int, ...]) -> Check:
         ("final-boundary", lambda: facts.rule.num_layers in set(trained) - set(captured)),
         ("slot-count", lambda: len(captured) != len(trained)),
         ("slot-order", lambda: sorted(captured) == sorted(trained)),
-        ("default-boundaries", lambda: facts.plumbing.layer_ids is None),
+        ("default-boundaries", lambda: facts.plumbing.layer_ids is None or _ids_ignored(facts)),
         ("boundary-offset", lambda: len({have - want for have, want in zip(captured, trained)}) == 1),
         ("embedding-slot", lambda: 0 in set(captured) - set(trained)),
         ("wrong-boundary", lambda: True),
@@ -88,6 +88,13 @@ def _explanation(facts: Facts, trained: tuple[int, ...]) -> Check:
         name = "embedding-slot"
     sure = "likely" if facts.rule.assumptions else "certain"
     return fault(name, said + _detail(facts, name, captured, trained), fix, sure)
+
+
+def _ids_ignored(facts: Facts) -> bool:
+    """Whether the rule gives its defaults for ids that mean other boundaries, under either reading of an id."""
+    ids, captured, default = facts.plumbing.layer_ids, facts.rule.captured, facts.rule.for_ids(None)
+    meant = [tuple(ids or ()), tuple(k + 1 for k in ids or ())]
+    return default is not None and default.captured == captured and captured not in meant
 
 
 def _detail(facts: Facts, name: str, captured: tuple[int, ...], trained: tuple[int, ...]) -> str:
@@ -102,6 +109,8 @@ def _detail(facts: Facts, name: str, captured: tuple[int, ...], trained: tuple[i
         top = facts.draft.get(KEY)
         if not facts.plumbing.reads_config:
             return f"; {facts.version} never reads layer ids from the draft's config"
+        if facts.plumbing.layer_ids is not None:
+            return f"; {facts.plumbing.layer_ids} makes no difference: without ids it captures the same"
         if top is not None:
             return f"; the config has {KEY} at its top level, where this release does not look"
         return f"; the draft's config gives no eagle_config.{KEY}"
