@@ -27,6 +27,8 @@ def main(job_file: str) -> None:
     with open(job_file, encoding="utf-8") as file:
         job = json.load(file)
     started = time.monotonic()
+    if job["fork"]:
+        _accept_newer_transformers()
     _insist_on(job["root"])
     _activate_plugin()
     if job["fork"]:
@@ -85,6 +87,14 @@ def _activate_plugin() -> None:
     plugin = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(plugin)
     plugin.activate()
+
+
+def _accept_newer_transformers() -> None:
+    """An earlier release registers models that a later transformers has of its own, which is no error here."""
+    import transformers
+
+    register = transformers.AutoConfig.register
+    transformers.AutoConfig.register = staticmethod(lambda name, config, exist_ok=False: register(name, config, True))
 
 
 def _fork_instead_of_spawn() -> None:
