@@ -1,9 +1,11 @@
-"""How fast `check` is beside reading the same files: `python benchmarks/bench_check.py [--gigabytes 2] [--ranks 1] [--json]`.
+"""How fast `check` is beside reading the same files: `python benchmarks/bench_check.py [--gigabytes 2]
+[--ranks 1] [--json]`.
 
-Writes synthetic golden and capture files, warms the page cache, and times in one run: one read of all the files plus
-one chunked pass of max |a - b| over them, and `check` on the same files in a process of its own. Prints the ratio, the
-throughput, and how much memory `check` took beyond an interpreter that has imported torch. All of it on one thread; the ratio is of processor
-time, which other work on the machine does not move, and the wall ratio is printed beside it.
+Writes synthetic golden and capture files, warms the page cache, and times in one run: one read of all the
+files plus one chunked pass of max |a - b| over them, and `check` on the same files in a process of its own.
+Prints the ratio, the throughput, and how much memory `check` took beyond an interpreter that has imported
+torch. All of it on one thread; the ratio is of processor time, which other work on the machine does not move,
+and the wall ratio is printed beside it.
 """
 
 from __future__ import annotations
@@ -20,7 +22,6 @@ from pathlib import Path
 import torch
 
 from specwire.case import write_event
-from specwire.golden import Noise
 from specwire.tensorfile import ITEM_BYTES, open_tensors
 
 HIDDEN, SLOTS, LAYERS = 7168, (3, 31, 59), 61
@@ -52,18 +53,39 @@ def make_files(folder: Path, rows: int, ranks: int, equal: bool) -> tuple[Path, 
     random = torch.Generator().manual_seed(0)
     shapes = {"token_ids": ("I64", [rows])} | {f"boundary.{k}": ("BF16", [rows, HIDDEN]) for k in SLOTS}
     noise = json.dumps({"bfloat16": {str(k): [4e-3, 6e-3, 0.0] for k in range(LAYERS + 1)}})
-    starts = begin(golden, shapes, {
-        "schema": "specwire.golden/1", "trained_boundaries": json.dumps(SLOTS), "num_layers": str(LAYERS), "hidden_size": str(HIDDEN),
-        "dtype": "bfloat16", "target": "synthetic", "source": "bench_check", "noise": noise,
-    })
+    starts = begin(
+        golden,
+        shapes,
+        {
+            "schema": "specwire.golden/1",
+            "trained_boundaries": json.dumps(SLOTS),
+            "num_layers": str(LAYERS),
+            "hidden_size": str(HIDDEN),
+            "dtype": "bfloat16",
+            "target": "synthetic",
+            "source": "bench_check",
+            "noise": noise,
+        },
+    )
     events = []
     for rank in range(ranks):
         write_event(capture, rank, 0, "draft-input", {"hidden_states": torch.zeros(0, 1)}, world_size=ranks)
         path = capture / f"rank{rank}" / "000000.draft-input.safetensors"
         about = dict(open_tensors(path).metadata)
-        events.append((path, begin(path, {
-            "hidden_states": ("BF16", [rows, len(SLOTS) * HIDDEN]), "token_ids": ("I64", [rows]), "positions": ("I64", [rows]),
-        }, about)))
+        events.append(
+            (
+                path,
+                begin(
+                    path,
+                    {
+                        "hidden_states": ("BF16", [rows, len(SLOTS) * HIDDEN]),
+                        "token_ids": ("I64", [rows]),
+                        "positions": ("I64", [rows]),
+                    },
+                    about,
+                ),
+            )
+        )
     ids = torch.arange(rows) % 50_000
     put(golden, starts["token_ids"], ids)
     for path, where in events:
@@ -73,7 +95,11 @@ def make_files(folder: Path, rows: int, ranks: int, equal: bool) -> tuple[Path, 
         block = torch.randn(BLOCK, len(SLOTS), HIDDEN, generator=random).bfloat16()
         for slot, k in enumerate(SLOTS):
             put(golden, starts[f"boundary.{k}"] + first * HIDDEN * 2, block[:, slot])
-        served = block if equal else (block.float() * (1 + 2e-3 * torch.randn(BLOCK, 1, 1, generator=random))).bfloat16()
+        served = (
+            block
+            if equal
+            else (block.float() * (1 + 2e-3 * torch.randn(BLOCK, 1, 1, generator=random))).bfloat16()
+        )
         for path, where in events:
             put(path, where["hidden_states"] + first * len(SLOTS) * HIDDEN * 2, served)
     return golden, capture
@@ -114,10 +140,17 @@ def measure(golden: Path, captures: Path, rows: int, options: argparse.Namespace
         [min(column) for column in zip(*times)] for times in (reads, passes, checks)
     )
     return {
-        "gigabytes": round(size / 1e9, 2), "ranks": options.ranks, "equal": options.equal,
-        "read_seconds": round(read_wall, 3), "max_difference_seconds": round(pass_wall, 3), "check_seconds": round(wall, 3),
-        "cpu_ratio": round(cpu / (read_cpu + pass_cpu), 2), "wall_ratio": round(wall / (read_wall + pass_wall), 2),
-        "gigabytes_per_second": round(size / 1e9 / wall, 2), "extra_memory_mb": round(peak / 1e6), "verdict": verdict,
+        "gigabytes": round(size / 1e9, 2),
+        "ranks": options.ranks,
+        "equal": options.equal,
+        "read_seconds": round(read_wall, 3),
+        "max_difference_seconds": round(pass_wall, 3),
+        "check_seconds": round(wall, 3),
+        "cpu_ratio": round(cpu / (read_cpu + pass_cpu), 2),
+        "wall_ratio": round(wall / (read_wall + pass_wall), 2),
+        "gigabytes_per_second": round(size / 1e9 / wall, 2),
+        "extra_memory_mb": round(peak / 1e6),
+        "verdict": verdict,
     }
 
 
@@ -143,7 +176,11 @@ def max_difference(golden: Path, capture: Path, rows: int) -> float:
     for slot, k in enumerate(SLOTS):
         wanted = mapped(a, f"boundary.{k}")
         for first in range(0, rows, step):
-            difference = (states[first:first + step, slot].float() - wanted[first:first + step].float()).abs().max()
+            difference = (
+                (states[first : first + step, slot].float() - wanted[first : first + step].float())
+                .abs()
+                .max()
+            )
             worst = max(worst, float(difference))
     return worst
 
@@ -152,7 +189,7 @@ def mapped(file, name: str) -> torch.Tensor:
     entry = file.entry(name)
     size = os.path.getsize(file.path)
     whole = torch.from_file(str(file.path), shared=False, size=size, dtype=torch.uint8)
-    return whole[entry.start:entry.stop].view(torch.bfloat16).view(entry.shape)
+    return whole[entry.start : entry.stop].view(torch.bfloat16).view(entry.shape)
 
 
 CHILD = """
@@ -166,12 +203,15 @@ def memory(key):
 before = memory("VmRSS")
 start, used = time.perf_counter(), time.process_time()
 document = specwire.check.check_capture(sys.argv[1], sys.argv[2])
-print(time.perf_counter() - start, time.process_time() - used, 1024 * (memory("VmHWM") - before), document["verdict"])
+print(time.perf_counter() - start, time.process_time() - used, 1024 * (memory("VmHWM") - before),
+document["verdict"])
 """
 
 
 def run_check(golden: Path, captures: Path) -> tuple[tuple[float, float], int, str]:
-    done = subprocess.run([sys.executable, "-c", CHILD, golden, captures], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", CHILD, golden, captures], capture_output=True, text=True, check=True
+    )
     wall, cpu, peak, verdict = done.stdout.split()
     return (float(wall), float(cpu)), int(peak), verdict
 

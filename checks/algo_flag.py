@@ -7,6 +7,7 @@ Fix: start the engine with `--speculative-algorithm EAGLE3`.
 
 from specwire.case import Case
 from specwire.evidence import Cause, Evidence
+from specwire.fits import is_final
 from specwire.hints import told_in_vain
 
 
@@ -15,21 +16,26 @@ def check(evidence: Evidence) -> Cause | None:
     flag = (evidence.context.algorithm or "").upper()
     if slots == 1 or evidence.slot_count != 1 or flag == "EAGLE3" or told_in_vain(evidence):
         return None
-    final = evidence.sample and evidence.golden.has("final_norm") and evidence.holds(0, evidence.wanted("final_norm"), evidence.golden.layers)
+    final = evidence.sample is not None and is_final(evidence, 0)
     if evidence.sample and set(evidence.found) & set(evidence.trained) and not flag:
         return None  # one of the slots, alone: slot-count
     what = "the final states after the norm" if final else "not the final states of this golden"
     return Cause(
         "certain" if final or flag in ("EAGLE", "NEXTN") else "likely",
-        f"the draft received states {evidence.width} wide where {slots * hidden} ({slots} x {hidden}) were trained; they are {what}"
+        f"the draft received states {evidence.width} wide where {slots * hidden} ({slots} x {hidden}) were "
+        f"trained; they are {what}"
         + (f"; the engine was started with --speculative-algorithm {flag}" if flag else ""),
-        "start the engine with --speculative-algorithm EAGLE3: only then does the target collect its inner states",
+        "start the engine with --speculative-algorithm EAGLE3: only then does the target collect its inner "
+        "states",
         steps=0,
     )
 
 
 CAUGHT = [
     Case("final states reach the draft", slots=("final_norm",)),
-    Case("the launch line says so", slots=("final_norm",), ranks=2, context={"launch": "--speculative-algorithm EAGLE --tp 2"}),
+    Case(
+        "the launch line says so", slots=("final_norm",), ranks=2,
+        context={"launch": "--speculative-algorithm EAGLE --tp 2"},
+    ),
 ]
 CLEAN = [Case("as trained"), Case("one slot short", slots=(3, 7)), Case("one trained slot alone", slots=(3,))]

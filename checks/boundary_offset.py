@@ -31,6 +31,9 @@ def check(evidence: Evidence) -> Cause | None:
 CAUGHT = [
     Case("one below", slots=(2, 6, 9)),
     Case("one above, in bfloat16", slots=(4, 8, 11), dtype="bfloat16"),
-    Case("the draft's ids were meant as layer outputs", slots=(2, 6, 9), context={"draft": {"eagle_aux_hidden_state_layer_ids": [2, 6, 9]}}),
+    Case(
+        "the draft's ids were meant as layer outputs", slots=(2, 6, 9),
+        context={"draft": {"eagle_aux_hidden_state_layer_ids": [2, 6, 9]}},
+    ),
 ]
 CLEAN = [Case("as trained"), Case("only one slot off", slots=(2, 7, 10))]

@@ -1,7 +1,8 @@
-"""Only rows that carry something beside a token differ, and only at early layers: states are recorded too early.
+"""Only rows that carry something beside a token differ, at early layers: states are recorded too early.
 
 Symptom: text prompts draft well, prompts with images do not.
-Cause: the features of an image are added inside the first layers, after the place where the states are recorded.
+Cause: the features of an image are added inside the first layers, after the place where the states are
+recorded.
 Fix: record after they have been added, or train on states recorded at the same place.
 """
 
@@ -11,7 +12,7 @@ from specwire.hints import listed
 
 
 def check(evidence: Evidence) -> Cause | None:
-    if not evidence.off or evidence.slot_count != len(evidence.trained) or evidence.not_finite:
+    if not evidence.off or evidence.not_finite:
         return None
     tokens = evidence.tokens
     rows = {row for slot in evidence.off for row in evidence.bad_rows(slot)}
@@ -23,8 +24,10 @@ def check(evidence: Evidence) -> Cause | None:
         return None
     return Cause(
         "likely",
-        f"only the {len(rows)} rows of token {placeholders.pop()} differ, at boundaries {listed(early)}; the other {len(tokens) - len(rows)} rows are exact",
-        "record the states after the image features have been added at these layers, or take later layers", steps=4,
+        f"only the {len(rows)} rows of token {placeholders.pop()} differ, at boundaries {listed(early)}; the "
+        f"other {len(tokens) - len(rows)} rows are exact",
+        "record the states after the image features have been added at these layers, or take later layers",
+        steps=4,
     )
 
 
@@ -36,4 +39,8 @@ def _without_image(states, world):
 
 
 CAUGHT = [Case("placeholder rows at the first boundary", alter=_without_image)]
-CLEAN = [Case("as trained"), Case("another layer", slots=(2, 7, 10)), Case("shifted", alter=lambda states, world: states.roll(1, 0))]
+CLEAN = [
+    Case("as trained"),
+    Case("another layer", slots=(2, 7, 10)),
+    Case("shifted", alter=lambda states, world: states.roll(1, 0)),
+]

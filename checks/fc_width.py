@@ -12,19 +12,27 @@ from specwire.shards import sharded
 
 def check(evidence: Evidence) -> Cause | None:
     hidden, trained, width = evidence.golden.hidden, evidence.trained, evidence.width
-    weight = next((name for name in ("fc.weight", "model.fc.weight") if name in evidence.context.draft_tensors), None)
-    takes = evidence.context.draft_tensors[weight].entry(weight).shape[-1] if weight else None
+    tensors = evidence.context.draft_tensors
+    weight = next((name for name in ("fc.weight", "model.fc.weight") if name in tensors), None)
+    takes = tensors[weight].entry(weight).shape[-1] if weight else None
     if width and takes and takes != len(trained) * hidden:
-        return Cause("certain", f"fc takes {takes} columns, the golden's concat is {len(trained) * hidden} ({len(trained)} x {hidden}) and "
-                     f"{width} were captured", "use the draft that was trained for this target, and the golden that belongs to it", steps=0)
+        return Cause("certain", f"fc takes {takes} columns, the golden's concat is {len(trained) * hidden} "
+                                f"({len(trained)} x {hidden}) and "
+                     f"{width} were captured", "use the draft that was trained for this target, and the "
+                                               "golden that belongs to it", steps=0)
     if not width or evidence.slot_count or sharded(evidence):
         return None
-    return Cause("certain", f"the states are {width} wide, which is no multiple of the target's hidden size {hidden}; {len(trained) * hidden} were trained",
-                 "use a draft and a golden that belong to this target: its hidden size differs from the golden's", steps=0)
+    return Cause("certain", f"the states are {width} wide, which is no multiple of the target's hidden size "
+                            f"{hidden}; {len(trained) * hidden} were trained",
+                 "use a draft and a golden that belong to this target: its hidden size differs from the "
+                 "golden's", steps=0)
 
 
 CAUGHT = [
     Case("a target of another hidden size", alter=lambda states, world: states[:, :-8]),
     Case("fc for two slots", context={"draft": {}, "draft_weights": {"fc.weight": (32, 64)}}),
 ]
-CLEAN = [Case("as trained", context={"draft": {}, "draft_weights": {"fc.weight": (32, 96)}}), Case("a slot short", slots=(3, 7))]
+CLEAN = [
+    Case("as trained", context={"draft": {}, "draft_weights": {"fc.weight": (32, 96)}}),
+    Case("a slot short", slots=(3, 7)),
+]

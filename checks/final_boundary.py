@@ -1,15 +1,17 @@
 """The stream after the last layer, which the draft was trained with, is missing or is not quite it.
 
 Symptom: a slot short, an index error at start, or slightly low acceptance with nearly the right next tokens.
-Cause: the capture loop stops before the last layer's output, or an end-of-stack step comes before or after it.
+Cause: the capture loop stops before the last layer's output, or an end-of-stack step comes before or after
+it.
 Fix: capture after the loop, before the final norm.
 """
 
 from specwire.case import Case, one_slot
 from specwire.evidence import Cause, Evidence
+from specwire.fits import is_final
 from specwire.hints import listed
 
-FIX = "capture the stream after the layer loop, before the final norm (a loop that captures at layer inputs cannot give it)"
+FIX = "capture after the layer loop, before the final norm: a loop over layers' inputs cannot give it"
 
 
 def check(evidence: Evidence) -> Cause | None:
@@ -18,23 +20,32 @@ def check(evidence: Evidence) -> Cause | None:
         return None
     slot = trained.index(last)
     if found == tuple(k for k in trained if k != last):
-        return Cause("certain", f"the slots hold {listed(found)}: boundary {last}, after the last layer, was not captured", FIX, steps=1)
+        return Cause("certain", f"the slots hold {listed(found)}: boundary {last}, after the last layer, was "
+                                "not captured", FIX, steps=1)
     if evidence.off != (slot,) or len(found) != len(trained):
         return None
     if found[slot] == last - 1:
-        return Cause("certain", f"slot {slot} holds boundary {last - 1}, the last layer's input, where its output was trained; the others are exact",
+        return Cause("certain", f"slot {slot} holds boundary {last - 1}, the last layer's input, where its "
+                                "output was trained; the others are exact",
                      FIX, steps=1)
     k, distance = evidence.nearest[slot]
-    normed = evidence.golden.has("final_norm") and evidence.holds(slot, evidence.wanted("final_norm"), last)
-    if found[slot] is not None or k not in (last, last - 1) or distance > 0.5 or evidence.not_finite or normed:
+    if found[slot] is not None or k < last - 1 or distance > 0.5 or is_final(evidence, slot):
         return None
-    return Cause("likely", f"slot {slot} is {distance:.2g} from boundary {k} and no boundary exactly, while the other slots are exact: "
+    return Cause("likely", f"slot {slot} is {distance:.2g} from boundary {k} and no boundary exactly, while "
+                           "the other slots are exact: "
                  "a step at the end of the stack is missing, or comes too early", FIX, steps=3)
 
 
 CAUGHT = [
     Case("a slot short", slots=(3, 7), trained=(3, 7, 12)),
     Case("the last layer's input", slots=(3, 7, 11), trained=(3, 7, 12), dtype="bfloat16"),
-    Case("a small step left out", trained=(3, 7, 12), slots=(3, 7, 12), alter=one_slot(2, lambda states: states * 1.02 + 0.01)),
+    Case(
+        "a small step left out", trained=(3, 7, 12), slots=(3, 7, 12),
+        alter=one_slot(2, lambda states: states * 1.02 + 0.01),
+    ),
 ]
-CLEAN = [Case("as trained", slots=(3, 7, 12), trained=(3, 7, 12)), Case("not trained on it"), Case("normed", slots=(3, 7, "final_norm"), trained=(3, 7, 12))]
+CLEAN = [
+    Case("as trained", slots=(3, 7, 12), trained=(3, 7, 12)),
+    Case("not trained on it"),
+    Case("normed", slots=(3, 7, "final_norm"), trained=(3, 7, 12)),
+]

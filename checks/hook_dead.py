@@ -18,15 +18,23 @@ def check(evidence: Evidence) -> Cause | None:
         return None
     return Cause(
         "certain",
-        (f"the target was set to capture {listed(told)}, and a forward captured none" if told else "the engine ran EAGLE3")
-        + (f"; the draft received states {evidence.width} wide where {len(evidence.trained)} x {evidence.golden.hidden} were trained" if narrow else ""),
-        "this model class does not collect inner states although it takes the setting: use a release in which it does", steps=0,
+        (f"set to capture {listed(told)}, the target captured none" if told else "the engine ran EAGLE3")
+        + (f"; the draft received states {evidence.width} wide where {len(evidence.trained)} x "
+           f"{evidence.golden.hidden} were trained" if narrow else ""),
+        "this model class does not collect inner states although it takes the setting: use a release in "
+        "which it does", steps=0,
     )
 
 
 CAUGHT = [
-    Case("EAGLE3, and final states reach the draft", slots=("final_norm",), context={"launch": "--speculative-algorithm EAGLE3"}),
-    Case("set, and none captured", slots=("final_norm",), forward_end={"note": "captured: 0", "captured": [3, 7, 10]}),
+    Case(
+        "EAGLE3, and final states reach the draft", slots=("final_norm",),
+        context={"launch": "--speculative-algorithm EAGLE3"},
+    ),
+    Case(
+        "set, and none captured", slots=("final_norm",),
+        forward_end={"note": "captured: 0", "captured": [3, 7, 10]},
+    ),
 ]
 CLEAN = [
     Case("as trained", forward_end={"note": "captured: 3", "captured": [3, 7, 10]}),

@@ -1,7 +1,8 @@
 """States hold NaN or infinity.
 
 Symptom: acceptance length 1, or every drafted token accepted; text of one repeated symbol.
-Cause: an overflow (float16 served where bfloat16 was trained), a kernel without its arguments, a buffer never filled.
+Cause: an overflow (float16 served where bfloat16 was trained), a kernel without its arguments, a buffer never
+filled.
 Fix: find the first layer that is not finite; serve in the dtype of the checkpoint.
 """
 
@@ -17,9 +18,12 @@ def check(evidence: Evidence) -> Cause | None:
     half = ", bfloat16 rather than float16" if evidence.dtype == "float16" else ""
     return Cause(
         "certain",
-        f"{len({(rank, row) for rank, row, _ in bad})} sampled rows hold NaN or infinity ({evidence.dtype}), in slots "
-        f"{sorted({slot for *_, slot in bad})}; first: rank {rank}, slot {slot}, prompt {prompt}, position {position}",
-        f"serve in the checkpoint's dtype{half}; hidden-state-dump shows which boundary is the first that is not finite",
+        f"{len({(rank, row) for rank, row, _ in bad})} sampled rows hold NaN or infinity ({evidence.dtype}), "
+        "in slots "
+        f"{sorted({slot for *_, slot in bad})}; first: rank {rank}, slot {slot}, prompt {prompt}, position "
+        f"{position}",
+        f"serve in the checkpoint's dtype{half}; hidden-state-dump shows which boundary is the first that is "
+        "not finite",
         steps=0,
     )
 

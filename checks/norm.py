@@ -1,28 +1,31 @@
 """A norm was applied that should not have been, or one was left out.
 
 Symptom: low acceptance; rows have the same size everywhere, or sizes where training had none.
-Cause: states taken after the final norm, a golden made from the last `hidden_states` of transformers, a norm before `fc`.
+Cause: states taken after the final norm, a golden made from the last `hidden_states` of transformers, a norm
+before `fc`.
 Fix: hand on the states as they were in training, before the norm.
 """
 
 from specwire.case import Case
 from specwire.evidence import Cause, Evidence, NotSeen
-from specwire.fits import norm_weight
+from specwire.fits import is_final, normed
 from specwire.hints import static_cause
 
 
 def check(evidence: Evidence) -> Cause | None:
-    if not evidence.off or evidence.slot_count != len(evidence.trained):
+    if not evidence.off:
         return static_cause(evidence, "norm") or _before_fc(evidence)
     fix = "hand on the states as training had them: before the norm, or with it if the golden is normed"
     for slot in evidence.off:
         k = evidence.trained[slot]
-        if evidence.golden.has("final_norm") and evidence.holds(slot, evidence.wanted("final_norm"), evidence.golden.layers):
-            return Cause("certain", f"slot {slot} holds the states after the final norm, where boundary {k} was trained, before any norm", fix, steps=1)
-    fitted = [_fitted(evidence, slot) for slot in evidence.off]
+        if is_final(evidence, slot):
+            return Cause("certain", f"slot {slot} holds the states after the final norm, where boundary {k} "
+                                    "was trained, before any norm", fix, steps=1)
+    fitted = [normed(evidence, slot) for slot in evidence.off]
     if None in fitted:
         return None
-    return Cause("certain", f"slots {list(evidence.off)}: {fitted[0]}, exact within the noise floor on rows that the weights were not fitted to",
+    return Cause("certain", f"slots {list(evidence.off)}: {fitted[0]}, exact within the noise floor on rows "
+                            "that the weights were not fitted to",
                  fix, steps=3)
 
 
@@ -35,15 +38,8 @@ def _before_fc(evidence: Evidence) -> Cause | None:
     if run not in ("with the norms", "without the norms"):
         return None
     return Cause("certain", f"fc ran {run} before it, which is not what the draft's config says",
-                 "set norm_before_fc or fc_norm in the draft's config.json as it was in training, and use a release that reads it", steps=1)
-
-
-def _fitted(evidence: Evidence, slot: int) -> str | None:
-    states, wanted = evidence.captured(slot), evidence.wanted(evidence.trained[slot])
-    bound = 2 * evidence.floor(evidence.trained[slot]).usual
-    if norm_weight(wanted, states, bound):
-        return "each row is the golden's, normed and times one weight per channel"
-    return "each golden row is the captured one, normed and times one weight per channel" if norm_weight(states, wanted, bound) else None
+                 "set norm_before_fc or fc_norm in the draft's config.json as it was in training, and use a "
+                 "release that reads it", steps=1)
 
 
 def _normed(states, world):
@@ -56,4 +52,9 @@ CAUGHT = [
     Case("every slot normed", alter=_normed, dtype="bfloat16"),
     Case("the draft's norms before fc are skipped", draft_run={"norms": "skipped"}),
 ]
-CLEAN = [Case("as trained"), Case("norms before fc", draft_run={"norms": "there"}), Case("another layer", slots=(2, 6, 9)), Case("final states alone", slots=("final_norm",))]
+CLEAN = [
+    Case("as trained"),
+    Case("norms before fc", draft_run={"norms": "there"}),
+    Case("another layer", slots=(2, 6, 9)),
+    Case("final states alone", slots=("final_norm",)),
+]

@@ -1,6 +1,7 @@
 """The positions that the draft got are not those of its tokens.
 
-Symptom: fine for one text request; crashes, or low acceptance, in batches, after images or after a cached prefix.
+Symptom: fine for one text request; crashes, or low acceptance, in batches, after images or after a cached
+prefix.
 Cause: positions are taken per request where they are needed per token, or counted without the cached prefix.
 Fix: give the draft the target's positions, row by row.
 """
@@ -17,5 +18,8 @@ def check(evidence: Evidence) -> Cause | None:
                  "give the draft, for each row, the position of the target's token in that row", steps=1)
 
 
-CAUGHT = [Case("one position for all", positions=lambda ids: [0] * len(ids)), Case("off by a prefix", positions=lambda ids: range(3, 3 + len(ids)))]
+CAUGHT = [
+    Case("one position for all", positions=lambda ids: [0] * len(ids)),
+    Case("off by a prefix", positions=lambda ids: range(3, 3 + len(ids))),
+]
 CLEAN = [Case("as trained"), Case("shifted states", alter=lambda states, world: states.roll(1, 0))]

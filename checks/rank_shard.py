@@ -15,14 +15,17 @@ FIX = "gather the states over the ranks (all-gather) before they are handed to t
 def check(evidence: Evidence) -> Cause | None:
     if kind := sharded(evidence):
         order = "side by side" if kind == "columns" else "below each other"
-        return Cause("certain", f"each rank holds some of the {kind}: put {order} in rank order they are the golden's concat", FIX, steps=0)
-    if len(evidence.ranks) < 2 or not evidence.off or evidence.slot_count != len(evidence.trained):
+        return Cause("certain", f"each rank holds some of the {kind}: put {order} in rank order they are the "
+                                "golden's concat", FIX, steps=0)
+    if len(evidence.ranks) < 2 or not evidence.off:
         return None
-    owners = sum((evidence.captured(slot, rank) != 0).double() for slot in evidence.off for rank in evidence.ranks)
+    parts = [evidence.captured(slot, rank) for slot in evidence.off for rank in evidence.ranks]
+    owners = sum((part != 0).double() for part in parts)
     whole = all(evidence.fits(evidence.summed(slot), evidence.trained[slot]) for slot in evidence.off)
     if not whole or owners.max() > len(evidence.off):
         return None
-    return Cause("certain", f"slots {list(evidence.off)}: no value is set on two ranks, and their sum over {len(evidence.ranks)} ranks is the "
+    return Cause("certain", f"slots {list(evidence.off)}: no value is set on two ranks, and their sum over "
+                            f"{len(evidence.ranks)} ranks is the "
                  "golden's row", FIX, steps=1)
 
 
@@ -41,4 +44,7 @@ CAUGHT = [
     Case("half of the rows each", ranks=2, per_rank=lambda rank, states, world: states.tensor_split(2)[rank]),
     Case("zero outside its own columns", ranks=2, per_rank=_padded),
 ]
-CLEAN = [Case("as trained", ranks=4), Case("partial sums", ranks=2, per_rank=lambda rank, states, world: states * (0.3, 0.7)[rank])]
+CLEAN = [
+    Case("as trained", ranks=4),
+    Case("partial sums", ranks=2, per_rank=lambda rank, states, world: states * (0.3, 0.7)[rank]),
+]

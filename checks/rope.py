@@ -16,10 +16,14 @@ def check(evidence: Evidence) -> Cause | None:
     run, errors = evidence.draft.layer_run, evidence.draft.layer_errors
     if run is None or not run.startswith(("rope", "without")):
         return None
-    return Cause("certain", f"the draft's layer ran {run}: so its output fits to {errors[run]:.1e}, as configured (theta "
+    return Cause("certain", f"the draft's layer ran {run}: so its output fits to {errors[run]:.1e}, as "
+                            "configured (theta "
                  f"{evidence.draft.reference.theta:g}) to {errors['as configured']:.1e}",
                  "give the draft its own rotary table, with the theta of its config.json", steps=1)
 
 
-CAUGHT = [Case("another theta", draft_run={"theta": 500000.0}), Case("no rotation", draft_run={"theta": None})]
+CAUGHT = [
+    Case("another theta", draft_run={"theta": 500000.0}),
+    Case("no rotation", draft_run={"theta": None}),
+]
 CLEAN = [Case("as configured", draft_run={}), Case("other weights", draft_run={"fc": "random"})]

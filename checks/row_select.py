@@ -11,12 +11,13 @@ from specwire.case import Case, one_row
 from specwire.evidence import Cause, Evidence
 from specwire.shards import sharded
 
-FIX = "gather the states with the index that the token ids were gathered with (accepted tokens, requests, cached prefix)"
+FIX = "gather the states by the index that the token ids were gathered by (accepted tokens, cached prefix)"
 
 
 def check(evidence: Evidence) -> Cause | None:
     if (short := evidence.short_events) and not sharded(evidence):
-        return Cause("certain", f"{len(short)} prefills recorded fewer states than tokens: {short[0]} has {short[0].rows} rows "
+        return Cause("certain", f"{len(short)} prefills recorded fewer states than tokens: {short[0]} has "
+                                f"{short[0].rows} rows "
                      f"for {len(short[0].token_ids)} tokens", FIX, steps=1)
     if not evidence.off or not evidence.nearest_rows or not (moved := evidence.moved_rows):
         return None
@@ -26,7 +27,8 @@ def check(evidence: Evidence) -> Cause | None:
         return None  # most rows are off by the same step: a shift
     row, there = moved[0]
     what = "is zero" if there is None else "holds prompt {}, position {}".format(*places[there])
-    return Cause("certain", f"{len(moved)} of {len(places)} rows are not in their place, the others are exact; "
+    return Cause("certain", f"{len(moved)} of {len(places)} rows are not in their place, the others are "
+                            "exact; "
                  "prompt {}, position {} ".format(*places[row]) + what, FIX, steps=2)
 
 
@@ -35,4 +37,8 @@ CAUGHT = [
     Case("one row of zeros", alter=one_row(3, lambda row: 0 * row), dtype="bfloat16"),
     Case("only the last row", alter=lambda states, world: states[-1:]),
 ]
-CLEAN = [Case("as trained"), Case("shifted", alter=lambda states, world: states.roll(1, 0)), Case("another layer", slots=(2, 7, 10))]
+CLEAN = [
+    Case("as trained"),
+    Case("shifted", alter=lambda states, world: states.roll(1, 0)),
+    Case("another layer", slots=(2, 7, 10)),
+]

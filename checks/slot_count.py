@@ -17,12 +17,18 @@ def check(evidence: Evidence) -> Cause | None:
     left_out = [k for k in trained if k not in evidence.found]
     return Cause(
         "certain",
-        f"the states are {evidence.width} wide, {count} x {hidden}, where {len(trained)} x {hidden} were trained; the slots hold "
-        f"{listed(evidence.found)} of {listed(trained)}" + (f", so {listed(left_out)} is missing" if left_out else ""),
+        f"the states are {evidence.width} wide, {count} x {hidden}, where {len(trained)} x {hidden} were "
+        "trained; the slots hold "
+        f"{listed(evidence.found)} of {listed(trained)}"
+        + (f", so {listed(left_out)} is missing" if left_out else ""),
         f"give the draft {len(trained)} layer ids, for boundaries {listed(trained)}",
         steps=2,
     )
 
 
-CAUGHT = [Case("one short", slots=(3, 7)), Case("one too many", slots=(3, 5, 7, 10)), Case("one alone", slots=(7,))]
+CAUGHT = [
+    Case("one short", slots=(3, 7)),
+    Case("one too many", slots=(3, 5, 7, 10)),
+    Case("one alone", slots=(7,)),
+]
 CLEAN = [Case("as trained"), Case("final states", slots=("final_norm",))]

@@ -23,5 +23,13 @@ def check(evidence: Evidence) -> Cause | None:
     )
 
 
-CAUGHT = [Case("first two swapped", slots=(7, 3, 10)), Case("reversed", slots=(10, 7, 3)), Case("one twice", slots=(3, 3, 10))]
-CLEAN = [Case("as trained"), Case("trained in that order", slots=(7, 3, 10), trained=(7, 3, 10)), Case("all below", slots=(2, 6, 9))]
+CAUGHT = [
+    Case("first two swapped", slots=(7, 3, 10)),
+    Case("reversed", slots=(10, 7, 3)),
+    Case("one twice", slots=(3, 3, 10)),
+]
+CLEAN = [
+    Case("as trained"),
+    Case("trained in that order", slots=(7, 3, 10), trained=(7, 3, 10)),
+    Case("all below", slots=(2, 6, 9)),
+]

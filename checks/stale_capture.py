@@ -7,29 +7,25 @@ Fix: copy the states when they are collected; set the layers before graphs are c
 
 from specwire.case import Case
 from specwire.evidence import Cause, Evidence
+from specwire.fits import repeated_rows
 from specwire.hints import listed
 
 FIX = "copy the states when they are collected, and set the layers to capture before graphs are captured"
 
 
 def check(evidence: Evidence) -> Cause | None:
-    if not evidence.off or evidence.slot_count != len(evidence.trained):
+    if not evidence.off:
         return None
-    first = evidence.captured(0)
-    if evidence.slot_count > 1 and all(evidence.captured(slot).equal(first) for slot in range(1, evidence.slot_count)):
-        return Cause("certain", f"all {evidence.slot_count} slots hold the same bytes (boundary {listed(evidence.found[:1])}) where {listed(evidence.trained)} "
-                     "were trained", FIX, steps=0)
-    places, tokens = evidence.seen.places, evidence.tokens
-    again = [
-        (row, earlier) for row in range(len(places)) for earlier in range(row)
-        if places[row][1] == places[earlier][1] and tokens[row] != tokens[earlier]
-        and all(evidence.captured(slot)[row].equal(evidence.captured(slot)[earlier]) and evidence.captured(slot)[row].any() for slot in evidence.off)
-    ]
+    first, *others = (evidence.captured(slot) for slot in range(evidence.slot_count))
+    if others and all(states.equal(first) for states in others):
+        return Cause("certain", f"all slots hold the same bytes, of boundary {evidence.found[0]}, where "
+                     f"{listed(evidence.trained)} were trained", FIX, steps=0)
+    again = repeated_rows(evidence)
     if len(again) < 2:
         return None
-    row, earlier = again[0]
-    return Cause("certain", f"{len(again)} rows hold the bytes of the same position in an earlier prompt: prompt {places[row][0]}, position "
-                 f"{places[row][1]} is prompt {places[earlier][0]}'s", FIX, steps=1)
+    (prompt, position), (earlier, _) = (evidence.seen.places[row] for row in again[0])
+    return Cause("certain", f"{len(again)} rows hold the bytes of the same position in an earlier prompt: "
+                 f"prompt {prompt}, position {position} is prompt {earlier}'s", FIX, steps=1)
 
 
 def _first_again(states, world):
@@ -39,5 +35,12 @@ def _first_again(states, world):
     return states
 
 
-CAUGHT = [Case("an earlier prompt's states", alter=_first_again), Case("one buffer in every slot", slots=(10, 10, 10))]
-CLEAN = [Case("as trained"), Case("reversed", alter=lambda states, world: states.flip(0)), Case("one slot twice", slots=(3, 3, 10))]
+CAUGHT = [
+    Case("an earlier prompt's states", alter=_first_again),
+    Case("one buffer in every slot", slots=(10, 10, 10)),
+]
+CLEAN = [
+    Case("as trained"),
+    Case("reversed", alter=lambda states, world: states.flip(0)),
+    Case("one slot twice", slots=(3, 3, 10)),
+]

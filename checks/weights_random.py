@@ -9,7 +9,7 @@ from specwire.case import Case
 from specwire.evidence import Cause, Evidence, NotSeen
 from specwire.hints import static_cause
 
-FIX = "compare the checkpoint's tensor names with those the engine loads, and the path with the draft you mean"
+FIX = "compare the checkpoint's tensor names with those the engine loads, and its path with the one you mean"
 
 
 def check(evidence: Evidence) -> Cause | None:
@@ -17,7 +17,8 @@ def check(evidence: Evidence) -> Cause | None:
         return found
     draft = evidence.draft
     if draft.fc_run is None:
-        return Cause("certain", f"the output of fc is not what the checkpoint's fc.weight makes of its input: off by "
+        return Cause("certain", "the output of fc is not what the checkpoint's fc.weight makes of its "
+                                "input: off by "
                      f"{draft.fc_errors['as configured']:.2g}", FIX, steps=2)
     try:
         unknown = draft.layer_run is None
@@ -26,9 +27,13 @@ def check(evidence: Evidence) -> Cause | None:
     if not unknown:
         return None
     nearest = min(draft.layer_errors, key=draft.layer_errors.get)
-    return Cause("likely", f"the draft's layer does not give what the checkpoint's weights make of its inputs: {nearest} is nearest, off by "
+    return Cause("likely", "the draft's layer does not give what the checkpoint's weights make of its "
+                           f"inputs: {nearest} is nearest, off by "
                  f"{draft.layer_errors[nearest]:.2g}", FIX, steps=3)
 
 
-CAUGHT = [Case("fc of another seed", draft_run={"fc": "random"}), Case("a layer of another seed", draft_run={"layer": "random"})]
+CAUGHT = [
+    Case("fc of another seed", draft_run={"fc": "random"}),
+    Case("a layer of another seed", draft_run={"layer": "random"}),
+]
 CLEAN = [Case("its own", draft_run={}), Case("another theta", draft_run={"theta": 500000.0})]

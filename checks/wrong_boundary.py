@@ -19,24 +19,28 @@ def check(evidence: Evidence) -> Cause | None:
     if not wrong and None in found and len(evidence.seen.boundaries) <= evidence.golden.layers:
         return _neighbour(evidence)
     if not wrong or one_shift or set(found) <= set(trained):
-        return None  # one offset for all, or the right ones in another order, are faults with names of their own
+        return None  # one offset for all, or another order: faults with names of their own
     return Cause(
         "certain",
         "; ".join(f"slot {slot} holds boundary {found[slot]}, trained was {trained[slot]}" for slot in wrong)
         + f" (captured {listed(found)}, trained {listed(trained)})",
-        layer_ids_fix(evidence, found) if None not in found else f"correct the layer ids of slots {listed(wrong)}",
+        layer_ids_fix(evidence, found) if None not in found else "correct the layer ids of slots "
+            f"{listed(wrong)}",
         steps=1 + len(wrong),
     )
 
 
 def _neighbour(evidence: Evidence) -> Cause | None:
     """Near a boundary and on none: all that a golden of a few boundaries can say."""
-    near = [slot for slot, (_, distance) in enumerate(evidence.nearest) if evidence.found[slot] is None and distance < 0.7]
+    lost = [slot for slot, k in enumerate(evidence.found) if k is None]
+    near = [slot for slot in lost if evidence.nearest[slot][1] < 0.7]
     if not near or evidence.any_row_known:
         return None
-    return Cause("possible", f"slots {listed(near)} are near a boundary (relative L2 {evidence.nearest[near[0]][1]:.2g}) and hold none of the "
+    return Cause("possible", f"slots {listed(near)} are near a boundary (relative L2 "
+                             f"{evidence.nearest[near[0]][1]:.2g}) and hold none of the "
                  f"{len(evidence.seen.boundaries)} that the golden knows: perhaps a neighbouring layer",
-                 "build a golden with all boundaries (specwire golden build): it can say which layer it is", steps=4)
+                 "build a golden with all boundaries (specwire golden build): it can say which layer it is",
+                 steps=4)
 
 
 CAUGHT = [

@@ -11,19 +11,23 @@ from specwire.evidence import Cause, Evidence
 
 def check(evidence: Evidence) -> Cause | None:
     served, golden = evidence.context.target_name, evidence.golden
-    other = served and "sha256:" in golden.target and served.split("sha256:")[-1] != golden.target.split("sha256:")[-1]
+    hashes = [name.partition("sha256:")[2] for name in (served or "", golden.target)]
+    other = all(hashes) and hashes[0] != hashes[1]
     if evidence.slot_count != len(evidence.trained) or any(k is not None for k in evidence.found):
         return None
     away = [distance for _, distance in evidence.nearest]
     if not all(distance < float("inf") for distance in away) or evidence.any_row_known:
         return None
-    related = all(distance < 0.7 for distance in away)
+    related, whole = all(distance < 0.7 for distance in away), len(evidence.seen.boundaries) > golden.layers
     return Cause(
-        "certain" if other else "likely" if not related or len(evidence.seen.boundaries) > golden.layers else "possible",
-        f"no slot holds any boundary of the golden: nearest are {[k for k, _ in evidence.nearest]} at relative L2 "
-        f"{[float(f'{distance:.2g}') for distance in away]}" + (", near enough for a relative of the target" if related else "")
+        "certain" if other else "possible" if related and not whole else "likely",
+        f"no slot holds any boundary of the golden: nearest are {[k for k, _ in evidence.nearest]} at "
+        "relative L2 "
+        f"{[float(f'{distance:.2g}') for distance in away]}"
+        + (", near enough for a relative of the target" if related else "")
         + (f"; the config served is {served}, the golden is of {golden.target}" if other else ""),
-        f"serve the target that the golden is of ({golden.target}), or build a golden and train a draft for the one served",
+        f"serve the target that the golden is of ({golden.target}), or build a golden and train a draft for "
+        "the one served",
         steps=6, last_resort=not other,
     )
 
@@ -32,4 +36,8 @@ CAUGHT = [
     Case("another seed", alter=stranger(seed=1)),
     Case("a fine-tune", alter=stranger(seed=1, share=0.2), dtype="bfloat16"),
 ]
-CLEAN = [Case("as trained"), Case("another layer", slots=(2, 7, 10)), Case("rows in another order", alter=lambda states, world: states.flip(0))]
+CLEAN = [
+    Case("as trained"),
+    Case("another layer", slots=(2, 7, 10)),
+    Case("rows in another order", alter=lambda states, world: states.flip(0)),
+]

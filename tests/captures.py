@@ -13,7 +13,9 @@ from specwire.golden import Noise, States, write_golden
 torch.set_num_threads(1)  # tiny tensors: more threads only wait for each other
 
 
-def make_states(prompts: Sequence[Sequence[int]], layers: int = 6, hidden: int = 16, seed: int = 0) -> list[dict[int, torch.Tensor]]:
+def make_states(
+    prompts: Sequence[Sequence[int]], layers: int = 6, hidden: int = 16, seed: int = 0
+) -> list[dict[int, torch.Tensor]]:
     """For each prompt, boundary -> [tokens, hidden]: a stream to which every layer adds a little."""
     random = torch.Generator().manual_seed(seed)
     table = torch.randn(1 + max(max(ids) for ids in prompts), hidden, generator=random)
@@ -28,18 +30,41 @@ def make_states(prompts: Sequence[Sequence[int]], layers: int = 6, hidden: int =
     return found
 
 
-def make_golden(path: Path, prompts: Sequence[Sequence[int]], states: Sequence[Mapping[int, torch.Tensor]],
-                trained: Sequence[int] = (1, 3, 5)) -> Path:
+def make_golden(
+    path: Path,
+    prompts: Sequence[Sequence[int]],
+    states: Sequence[Mapping[int, torch.Tensor]],
+    trained: Sequence[int] = (1, 3, 5),
+) -> Path:
     layers = max(states[0])
     noise = {"float32": {k: Noise(1e-6, 1.5e-6, 0.0) for k in range(layers + 1)}}
-    write_golden(path, [States(ids, held) for ids, held in zip(prompts, states, strict=True)], trained=trained, layers=layers,
-                 dtype="float32", target="made for a test", source="tests", noise=noise)
+    write_golden(
+        path,
+        [States(ids, held) for ids, held in zip(prompts, states, strict=True)],
+        trained=trained,
+        layers=layers,
+        dtype="float32",
+        target="made for a test",
+        source="tests",
+        noise=noise,
+    )
     return path
 
 
-def write_batch(folder: Path, rank: int, sequence: int, requests: Sequence[tuple[Sequence[int], int, int]], states: Sequence[torch.Tensor],
-                *, site: str = "draft-input", ranks: int = 1, with_lengths: bool = True, **about) -> None:
-    """One prefill event. A request is (the prompt's ids, first token, end): what of the prompt this batch prefills."""
+def write_batch(
+    folder: Path,
+    rank: int,
+    sequence: int,
+    requests: Sequence[tuple[Sequence[int], int, int]],
+    states: Sequence[torch.Tensor],
+    *,
+    site: str = "draft-input",
+    ranks: int = 1,
+    with_lengths: bool = True,
+    **about,
+) -> None:
+    """One prefill event. A request is (the prompt's ids, first token, end): what of the prompt this batch
+    prefills."""
     shifted = site.startswith("draft")
     ids, positions = [], []
     for prompt, first, end in requests:
@@ -56,5 +81,7 @@ def write_batch(folder: Path, rank: int, sequence: int, requests: Sequence[tuple
     write_event(folder, rank, sequence, site, tensors, world_size=ranks, **about)
 
 
-def concat(states: Mapping[int, torch.Tensor], slots: Sequence[int], first: int = 0, end: int | None = None) -> torch.Tensor:
+def concat(
+    states: Mapping[int, torch.Tensor], slots: Sequence[int], first: int = 0, end: int | None = None
+) -> torch.Tensor:
     return torch.cat([states[k][first:end] for k in slots], dim=-1)

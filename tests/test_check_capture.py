@@ -31,21 +31,30 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "capture"
 
 
-def prefill(folder: Path, rank: int = 0, ranks: int = 1, slots=SLOTS, change=None, prompts=(0, 1), **about) -> None:
+def prefill(
+    folder: Path, rank: int = 0, ranks: int = 1, slots=SLOTS, change=None, prompts=(0, 1), **about
+) -> None:
     for prompt in prompts:
         states = concat(STATES[prompt], slots)
         if change:
             states = change(prompt, states.clone())
-        write_batch(folder, rank, prompt, [(PROMPTS[prompt], 0, len(PROMPTS[prompt]))], [states], ranks=ranks, **about)
+        write_batch(
+            folder, rank, prompt, [(PROMPTS[prompt], 0, len(PROMPTS[prompt]))], [states], ranks=ranks, **about
+        )
 
 
 def test_a_match(golden: Path, folder: Path) -> None:
     prefill(folder)
     document = check_capture(golden, folder)
     assert document["verdict"] == "match" and document["causes"] == [] and document["target_side"] == "exact"
-    assert document["concat_shape"] == document["golden_concat_shape"] == [6, 48] and document["rows_compared"] == 10
+    assert (
+        document["concat_shape"] == document["golden_concat_shape"] == [6, 48]
+        and document["rows_compared"] == 10
+    )
     assert [slot["nearest_boundary"] for slot in document["slots"]] == [1, 3, 5]
-    assert all(slot["rel_l2"] == 0 and slot["cosine"] == 1 and slot["rows"] == 10 for slot in document["slots"])
+    assert all(
+        slot["rel_l2"] == 0 and slot["cosine"] == 1 and slot["rows"] == 10 for slot in document["slots"]
+    )
     json.dumps(document, allow_nan=False)
 
 
@@ -58,7 +67,11 @@ def test_one_wholly_wrong_token_among_many_is_a_mismatch(tmp_path: Path, folder:
     write_batch(folder, 0, 0, [(ids, 0, 2048)], [served])
     document = check_capture(golden, folder)
     assert document["verdict"] == "mismatch" and document["slots"][0]["failed_rows"] == 1
-    assert document["slots"][0]["worst_row"] == {"prompt": 0, "position": 1234, "rel_l2": pytest.approx(1.4, abs=1)}
+    assert document["slots"][0]["worst_row"] == {
+        "prompt": 0,
+        "position": 1234,
+        "rel_l2": pytest.approx(1.4, abs=1),
+    }
     assert document["slots"][0]["rel_l2"] < 0.05, "a mean over the tensor would have let it pass"
 
 
@@ -76,8 +89,14 @@ def test_one_wrong_value_in_one_slot_is_a_mismatch(golden: Path, folder: Path) -
 
 def test_prompts_batched_in_one_prefill(golden: Path, folder: Path) -> None:
     for with_lengths in (True, False):
-        write_batch(folder, 0, int(with_lengths), [(PROMPTS[1], 0, 4), (PROMPTS[0], 0, 6)],
-                    [concat(STATES[1], SLOTS), concat(STATES[0], SLOTS)], with_lengths=with_lengths)
+        write_batch(
+            folder,
+            0,
+            int(with_lengths),
+            [(PROMPTS[1], 0, 4), (PROMPTS[0], 0, 6)],
+            [concat(STATES[1], SLOTS), concat(STATES[0], SLOTS)],
+            with_lengths=with_lengths,
+        )
     assert check_capture(golden, folder)["verdict"] == "match"
 
 
@@ -125,13 +144,24 @@ def test_an_empty_event_never_matches(golden: Path, folder: Path) -> None:
 def test_a_prompt_that_was_not_run_is_inconclusive(golden: Path, folder: Path) -> None:
     prefill(folder, prompts=(0,))
     document = check_capture(golden, folder)
-    assert document["verdict"] == "inconclusive" and "4 rows were not captured, first position 0 of prompt 1" in document["why"][0]
+    assert (
+        document["verdict"] == "inconclusive"
+        and "4 rows were not captured, first position 0 of prompt 1" in document["why"][0]
+    )
 
 
 def test_a_golden_without_a_trained_boundary_is_inconclusive(tmp_path: Path, folder: Path) -> None:
     held = [{k: v for k, v in states.items() if k != 3} for states in STATES]
-    write_golden(tmp_path / "g", [States(ids, states) for ids, states in zip(PROMPTS, held)], trained=SLOTS, layers=6, dtype="float32",
-                 target="t", source="s", noise={"float32": {k: Noise(1e-6, 1e-6, 0) for k in range(7)}})
+    write_golden(
+        tmp_path / "g",
+        [States(ids, states) for ids, states in zip(PROMPTS, held)],
+        trained=SLOTS,
+        layers=6,
+        dtype="float32",
+        target="t",
+        source="s",
+        noise={"float32": {k: Noise(1e-6, 1e-6, 0) for k in range(7)}},
+    )
     prefill(folder)
     document = check_capture(tmp_path / "g", folder)
     assert document["verdict"] == "inconclusive" and document["slots"][1]["state"] == "not-compared"
@@ -152,7 +182,11 @@ def test_one_rank_of_eight_that_differs_in_one_row(golden: Path, folder: Path) -
     for rank in range(8):
         prefill(folder, rank, 8, change=change if rank == 5 else None)
     document = check_capture(golden, folder)
-    assert document["verdict"] == "mismatch" and document["ranks_agree"] is False and document["rank_difference"] > 0.1
+    assert (
+        document["verdict"] == "mismatch"
+        and document["ranks_agree"] is False
+        and document["rank_difference"] > 0.1
+    )
 
 
 def test_a_silent_rank_is_inconclusive(golden: Path, folder: Path) -> None:
@@ -164,7 +198,9 @@ def test_a_silent_rank_is_inconclusive(golden: Path, folder: Path) -> None:
 
 def test_what_a_graph_hid_is_said(golden: Path, folder: Path) -> None:
     (folder / "rank0").mkdir(parents=True)
-    (folder / "rank0" / "blind.jsonl").write_text('{"site": "draft-input", "reason": "cuda-graph", "detail": ""}\n{"si')
+    (folder / "rank0" / "blind.jsonl").write_text(
+        '{"site": "draft-input", "reason": "cuda-graph", "detail": ""}\n{"si'
+    )
     document = check_capture(golden, folder)
     assert document["verdict"] == "inconclusive" and "draft-input: cuda-graph" in document["why"][0]
 
@@ -176,17 +212,31 @@ def test_nan_is_never_a_match(golden: Path, folder: Path) -> None:
     json.dumps(document, allow_nan=False)
 
 
-def test_noise_below_the_floor_is_a_match_and_above_it_is_not(golden: Path, folder: Path, tmp_path: Path) -> None:
+def test_noise_below_the_floor_is_a_match_and_above_it_is_not(
+    golden: Path, folder: Path, tmp_path: Path
+) -> None:
     for factor, verdict in ((1.0, "match"), (20.0, "mismatch")):
         random = torch.Generator().manual_seed(1)
         place = tmp_path / f"noise{factor}"
-        prefill(place, change=lambda prompt, states: states * (1 + factor * 1e-6 * torch.randn(states.shape, generator=random)))
+        prefill(
+            place,
+            change=lambda prompt, states: (
+                states * (1 + factor * 1e-6 * torch.randn(states.shape, generator=random))
+            ),
+        )
         assert check_capture(golden, place)["verdict"] == verdict
 
 
 def test_without_measured_noise_the_bound_is_derived_and_said(tmp_path: Path, folder: Path) -> None:
-    write_golden(tmp_path / "g", [States(ids, states) for ids, states in zip(PROMPTS, STATES)], trained=SLOTS, layers=6, dtype="float32",
-                 target="t", source="s")
+    write_golden(
+        tmp_path / "g",
+        [States(ids, states) for ids, states in zip(PROMPTS, STATES)],
+        trained=SLOTS,
+        layers=6,
+        dtype="float32",
+        target="t",
+        source="s",
+    )
     prefill(folder)
     document = check_capture(tmp_path / "g", folder)
     assert document["verdict"] == "match" and "not measured" in document["noise_source"]
@@ -204,7 +254,13 @@ def test_large_and_tiny_values_do_not_leave_the_range(tmp_path: Path, folder: Pa
         states = [{k: v * scale for k, v in one.items()} for one in STATES]
         golden = make_golden(tmp_path / "g", PROMPTS, states)
         for prompt in (0, 1):
-            write_batch(folder, 0, prompt, [(PROMPTS[prompt], 0, len(PROMPTS[prompt]))], [concat(states[prompt], SLOTS) * (1 + 1e-7)])
+            write_batch(
+                folder,
+                0,
+                prompt,
+                [(PROMPTS[prompt], 0, len(PROMPTS[prompt]))],
+                [concat(states[prompt], SLOTS) * (1 + 1e-7)],
+            )
         assert check_capture(golden, folder)["verdict"] == "match"
 
 
@@ -212,7 +268,9 @@ def test_large_and_tiny_values_do_not_leave_the_range(tmp_path: Path, folder: Pa
 def test_exit_codes(golden: Path, folder: Path, slots, code: int) -> None:
     prefill(folder, slots=slots)
     for arguments in ([], ["--json"]):
-        done = CliRunner().invoke(command, ["--golden", str(golden), "--capture", str(folder), *arguments], standalone_mode=False)
+        done = CliRunner().invoke(
+            command, ["--golden", str(golden), "--capture", str(folder), *arguments], standalone_mode=False
+        )
         assert done.return_value == code, done.output
         if arguments:
             assert json.loads(done.stdout)["schema"] == "specwire.check/1"
@@ -236,9 +294,18 @@ def test_it_says_where_on_the_way_the_states_go_wrong(golden: Path, folder: Path
         write_batch(folder, 0, k, [(PROMPTS[0], 0, 6)], [STATES[0][k]], site="layer-capture", boundary=k)
     write_batch(folder, 0, 8, [(PROMPTS[0], 0, 6)], [concat(STATES[0], SLOTS)], site="concat-full")
     for prompt in (0, 1):
-        write_batch(folder, 0, 10 + prompt, [(PROMPTS[prompt], 0, len(PROMPTS[prompt]))], [concat(STATES[prompt], SLOTS).flip(0)])
+        write_batch(
+            folder,
+            0,
+            10 + prompt,
+            [(PROMPTS[prompt], 0, len(PROMPTS[prompt]))],
+            [concat(STATES[prompt], SLOTS).flip(0)],
+        )
     document = check_capture(golden, folder)
-    assert [(site["site"], site["state"]) for site in document["target_sites"]] == [("layer-capture", "exact"), ("concat-full", "exact")]
+    assert [(site["site"], site["state"]) for site in document["target_sites"]] == [
+        ("layer-capture", "exact"),
+        ("concat-full", "exact"),
+    ]
     assert document["verdict"] == "mismatch" and document["causes"][0]["id"] == "row-select"
     assert "concat-full exact, draft-input differs" in render_text(document)
 
@@ -262,10 +329,20 @@ def test_rows_that_were_captured_twice_tell_how_steady_the_engine_is(golden: Pat
     assert document["verdict"] == "match" and 2e-7 < document["repeat_difference"] < 1e-6
 
 
-@pytest.mark.parametrize("about", [
-    {"schema": "specwire.capture/9"}, {"boundary": "3"}, {"world_size": -1}, {"world_size": 10**9}, {"captured": ["3"]}, {"captured": 3},
-    {"mode": 7}, {"note": []}, {"boundary": True and [1]},
-])
+@pytest.mark.parametrize(
+    "about",
+    [
+        {"schema": "specwire.capture/9"},
+        {"boundary": "3"},
+        {"world_size": -1},
+        {"world_size": 10**9},
+        {"captured": ["3"]},
+        {"captured": 3},
+        {"mode": 7},
+        {"note": []},
+        {"boundary": True and [1]},
+    ],
+)
 def test_metadata_that_no_tap_writes_is_refused(about, golden: Path, folder: Path) -> None:
     from specwire.case import write_event
 
@@ -274,15 +351,30 @@ def test_metadata_that_no_tap_writes_is_refused(about, golden: Path, folder: Pat
         check_capture(golden, folder)
 
 
-@pytest.mark.parametrize("tensors", [
-    {"extend_seq_lens": torch.tensor([-3, 9])}, {"extend_seq_lens": torch.tensor([99])}, {"extend_prefix_lens": torch.tensor([-1])},
-    {"extend_seq_lens": torch.tensor([], dtype=torch.int64)}, {"token_ids": torch.tensor([1])}, {"positions": torch.tensor([0.5])},
-    {"token_ids": torch.tensor([[1, 2]])}, {"positions": torch.arange(99)},
-])
-def test_batch_context_that_makes_no_sense_never_matches_and_never_crashes(tensors, golden: Path, folder: Path) -> None:
+@pytest.mark.parametrize(
+    "tensors",
+    [
+        {"extend_seq_lens": torch.tensor([-3, 9])},
+        {"extend_seq_lens": torch.tensor([99])},
+        {"extend_prefix_lens": torch.tensor([-1])},
+        {"extend_seq_lens": torch.tensor([], dtype=torch.int64)},
+        {"token_ids": torch.tensor([1])},
+        {"positions": torch.tensor([0.5])},
+        {"token_ids": torch.tensor([[1, 2]])},
+        {"positions": torch.arange(99)},
+    ],
+)
+def test_batch_context_that_makes_no_sense_never_matches_and_never_crashes(
+    tensors, golden: Path, folder: Path
+) -> None:
     from specwire.case import write_event
 
-    whole = {"hidden_states": concat(STATES[0], SLOTS), "token_ids": torch.tensor([*PROMPTS[0][1:], 1]), "positions": torch.arange(6),
-             "extend_seq_lens": torch.tensor([6]), "extend_prefix_lens": torch.tensor([0])}
+    whole = {
+        "hidden_states": concat(STATES[0], SLOTS),
+        "token_ids": torch.tensor([*PROMPTS[0][1:], 1]),
+        "positions": torch.arange(6),
+        "extend_seq_lens": torch.tensor([6]),
+        "extend_prefix_lens": torch.tensor([0]),
+    }
     write_event(folder, 0, 0, "draft-input", whole | tensors)
     assert check_capture(golden, folder)["verdict"] != "match"

@@ -33,11 +33,29 @@ def run(capsys, *arguments) -> tuple[int, str, str]:
     return ended.value.code, out, err
 
 
-def test_a_match_exits_0_and_json_is_all_that_stdout_holds(golden: Path, capture: Path, tmp_path: Path, capsys) -> None:
-    code, out, err = run(capsys, "check", "--golden", golden, "--capture", capture, "--json", "--html", tmp_path / "page.html")
+def test_a_match_exits_0_and_json_is_all_that_stdout_holds(
+    golden: Path, capture: Path, tmp_path: Path, capsys
+) -> None:
+    code, out, err = run(
+        capsys, "check", "--golden", golden, "--capture", capture, "--json", "--html", tmp_path / "page.html"
+    )
     assert code == 0 and json.loads(out)["verdict"] == "match"
     assert "page.html" in err and (tmp_path / "page.html").read_text().startswith("<!doctype html>")
-    assert run(capsys, "check", "--golden", golden, "--capture", capture, "--json", "--html", tmp_path / "p", "--quiet")[2] == ""
+    assert (
+        run(
+            capsys,
+            "check",
+            "--golden",
+            golden,
+            "--capture",
+            capture,
+            "--json",
+            "--html",
+            tmp_path / "p",
+            "--quiet",
+        )[2]
+        == ""
+    )
 
 
 def test_a_mismatch_exits_1_and_names_the_cause(golden: Path, tmp_path: Path, capsys) -> None:
@@ -62,19 +80,36 @@ def write_text(path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("make", [write_pickle, write_text, lambda path: path, lambda path: path.mkdir() or path])
+@pytest.mark.parametrize(
+    "make", [write_pickle, write_text, lambda path: path, lambda path: path.mkdir() or path]
+)
 def test_a_bad_golden_exits_2_with_one_sentence(make, capture: Path, tmp_path: Path, capsys) -> None:
     bad = make(tmp_path / "bad")
-    for command in (["check", "--golden", bad, "--capture", capture], ["golden", "show", bad], ["check", "--golden", bad, "--log", bad]):
+    for command in (
+        ["check", "--golden", bad, "--capture", capture],
+        ["golden", "show", bad],
+        ["check", "--golden", bad, "--log", bad],
+    ):
         code, out, err = run(capsys, *command)
         assert code == 2 and out == "" and err.startswith("specwire: ") and len(err.strip().splitlines()) == 1
 
 
-@pytest.mark.parametrize("arguments", [
-    [], ["--capture", "{capture}", "--log", "{capture}"], ["--capture", "{missing}"], ["--log", "{missing}"], ["--capture", "{capture}", "--draft", "{missing}"],
-    ["--capture", "{capture}", "--target", "{capture}"], ["--capture", "{capture}", "--tree", "{capture}"], ["--capture", "{capture}", "--launch", "'"],
-])
-def test_usage_that_makes_no_sense_exits_2(arguments, golden: Path, capture: Path, tmp_path: Path, capsys) -> None:
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["--capture", "{capture}", "--log", "{capture}"],
+        ["--capture", "{missing}"],
+        ["--log", "{missing}"],
+        ["--capture", "{capture}", "--draft", "{missing}"],
+        ["--capture", "{capture}", "--target", "{capture}"],
+        ["--capture", "{capture}", "--tree", "{capture}"],
+        ["--capture", "{capture}", "--launch", "'"],
+    ],
+)
+def test_usage_that_makes_no_sense_exits_2(
+    arguments, golden: Path, capture: Path, tmp_path: Path, capsys
+) -> None:
     filled = [argument.format(capture=capture, missing=tmp_path / "missing") for argument in arguments]
     code, out, err = run(capsys, "check", "--golden", golden, *filled)
     assert code == 2 and out == "" and "Traceback" not in err
@@ -93,11 +128,14 @@ def test_the_log_needs_no_tensor_library(tmp_path: Path) -> None:
     import sys
 
     log = tmp_path / "log"
-    log.write_text("[EAGLE3-DEBUG] site=draft-input rank=0 step=0 mode=EXTEND shape=[8, 21504] dtype=bfloat16 norm=1 "
-                   "hs_first5=[0.0295, -0.0113, -0.0168, -0.0181, -0.0184]\n")
+    log.write_text(
+        "[EAGLE3-DEBUG] site=draft-input rank=0 step=0 mode=EXTEND shape=[8, 21504] dtype=bfloat16 norm=1 "
+        "hs_first5=[0.0295, -0.0113, -0.0168, -0.0181, -0.0184]\n"
+    )
     code = (
         "import sys; from specwire.log_check import check_log; "
         f"document = check_log('golden/kimi-k2.5/hs_first5.json', {str(log)!r}); "
-        "assert document['verdict'] == 'match'; assert 'torch' not in sys.modules and 'sglang' not in sys.modules"
+        "assert document['verdict'] == 'match'; assert 'torch' not in sys.modules and 'sglang' not in "
+        "sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parent.parent)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from specwire.case import PROMPTS, Case, concat, evidence_of, World, _heard
+from specwire.case import PROMPTS, Case, World, _heard, concat, evidence_of
 from specwire.errors import SpecwireError
 from specwire.log_check import check_log
 from specwire.logs import read_log
@@ -16,13 +16,19 @@ from specwire.logs import read_log
 GOLDEN = Path(__file__).parent.parent / "golden" / "kimi-k2.5" / "hs_first5.json"
 SERVED = [0.0295, -0.0113, -0.0168, -0.0181, -0.0184]
 TRUE = [0.0295, -0.0114, -0.0170, -0.0179, -0.0183]
-LINE = "[EAGLE3-DEBUG] site=draft-input rank={rank} step=0 mode=EXTEND shape=[8, {width}] dtype=bfloat16 norm=12.3 hs_first5={values}"
+LINE = (
+    "[EAGLE3-DEBUG] site=draft-input rank={rank} step=0 mode=EXTEND shape=[8, {width}] dtype=bfloat16 "
+    "norm=12.3 hs_first5={values}"
+)
 
 
 def verdict(tmp_path: Path, values, width: int = 21504, ranks: int = 1, prefix: str = "") -> dict:
     log = tmp_path / "server.log"
     shown = "[" + ", ".join(f"{value:.6g}" for value in values) + "]"
-    log.write_text("starting\n" + "".join(prefix + LINE.format(rank=rank, width=width, values=shown) + "\n" for rank in range(ranks)))
+    log.write_text(
+        "starting\n"
+        + "".join(prefix + LINE.format(rank=rank, width=width, values=shown) + "\n" for rank in range(ranks))
+    )
     return check_log(GOLDEN, log)
 
 
@@ -49,12 +55,20 @@ def test_no_swap_matches(tmp_path: Path, i: int, j: int) -> None:
 @pytest.mark.parametrize("i", range(5))
 @pytest.mark.parametrize("factor", [-1, 0.9, 1.1, 0, float("nan")])
 def test_no_wrong_value_matches(tmp_path: Path, i: int, factor: float) -> None:
-    assert verdict(tmp_path, [value * factor if n == i else value for n, value in enumerate(SERVED)])["verdict"] == "mismatch"
+    assert (
+        verdict(tmp_path, [value * factor if n == i else value for n, value in enumerate(SERVED)])["verdict"]
+        == "mismatch"
+    )
 
 
 def test_one_rank_that_differs_is_a_mismatch(tmp_path: Path) -> None:
     log = tmp_path / "server.log"
-    log.write_text("\n".join(LINE.format(rank=rank, width=21504, values=swapped(SERVED, 0, 4) if rank == 5 else SERVED) for rank in range(8)))
+    log.write_text(
+        "\n".join(
+            LINE.format(rank=rank, width=21504, values=swapped(SERVED, 0, 4) if rank == 5 else SERVED)
+            for rank in range(8)
+        )
+    )
     document = check_log(GOLDEN, log)
     assert document["verdict"] == "mismatch" and document["ranks_agree"] is False
 
@@ -65,7 +79,9 @@ def test_a_narrow_line_is_the_algorithm_flag(tmp_path: Path) -> None:
     assert "7168" in document["causes"][0]["evidence"] and "21504" in document["causes"][0]["evidence"]
 
 
-@pytest.mark.parametrize("text", ["", "nothing here\n", "[EAGLE3-DEBUG] site=draft-input hs_first5=[1, 2] shape=oops\n"])
+@pytest.mark.parametrize(
+    "text", ["", "nothing here\n", "[EAGLE3-DEBUG] site=draft-input hs_first5=[1, 2] shape=oops\n"]
+)
 def test_a_log_without_readable_lines_is_refused(tmp_path: Path, text: str) -> None:
     log = tmp_path / "server.log"
     log.write_text(text)
@@ -81,10 +97,21 @@ def test_lines_of_other_taps_and_modes_are_not_compared(tmp_path: Path) -> None:
 
 def test_fields_are_read(tmp_path: Path) -> None:
     log = tmp_path / "server.log"
-    log.write_text("[EAGLE3-DEBUG] site=layer-capture rank=3 step=2 mode=EXTEND shape=[8, 4] dtype=torch.float32 norm=1.5e+01 "
-                   "hs_first5=[1, -2e-05, nan, 4.5, 5] boundary=31 token=4 position=0 slots=[[1, 2, 3, 4, 5], [6, 7, 8, 9, 1e3]]\n")
+    log.write_text(
+        "[EAGLE3-DEBUG] site=layer-capture rank=3 step=2 mode=EXTEND shape=[8, 4] dtype=torch.float32 "
+        "norm=1.5e+01 "
+        "hs_first5=[1, -2e-05, nan, 4.5, 5] boundary=31 token=4 position=0 slots=[[1, 2, 3, 4, 5], [6, 7, 8, "
+        "9, 1e3]]\n"
+    )
     (line,) = read_log(log)
-    assert (line.rank, line.step, line.boundary, line.token, line.position, line.norm) == (3, 2, 31, 4, 0, 15.0)
+    assert (line.rank, line.step, line.boundary, line.token, line.position, line.norm) == (
+        3,
+        2,
+        31,
+        4,
+        0,
+        15.0,
+    )
     assert line.dtype == "float32" and line.first5[1] == -2e-05 and line.slots[1][4] == 1000
 
 
@@ -94,16 +121,26 @@ def log_of(case: Case, folder: Path) -> Path:
     for prompt, ids in enumerate(PROMPTS):
         states = concat(case, World(prompt, _heard(prompt, 2.5e-3)))
         five = [[float(f"{v:.6g}") for v in part[:5]] for part in states[0].view(-1, 32).tolist()]
-        lines.append(f"[EAGLE3-DEBUG] site=draft-input rank=0 step={prompt} mode=EXTEND shape={list(states.shape)} dtype=bfloat16 "
-                     f"norm=1 hs_first5={five[0]} boundary=- token={ids[1]} position=0 slots={json.dumps(five)}")
+        lines.append(
+            f"[EAGLE3-DEBUG] site=draft-input rank=0 step={prompt} mode=EXTEND shape={list(states.shape)} "
+            "dtype=bfloat16 "
+            f"norm=1 hs_first5={five[0]} boundary=- token={ids[1]} position=0 slots={json.dumps(five)}"
+        )
     (folder / "log").write_text("\n".join(lines))
     return folder / "log"
 
 
-@pytest.mark.parametrize(("slots", "cause"), [
-    ((3, 7, 10), None), ((2, 6, 9), "boundary-offset"), ((7, 3, 10), "slot-order"), ((0, 7, 10), "embedding-slot"),
-    (("final_norm",), "algo-flag"), ((3, 7), "slot-count"),
-])
+@pytest.mark.parametrize(
+    ("slots", "cause"),
+    [
+        ((3, 7, 10), None),
+        ((2, 6, 9), "boundary-offset"),
+        ((7, 3, 10), "slot-order"),
+        ((0, 7, 10), "embedding-slot"),
+        (("final_norm",), "algo-flag"),
+        ((3, 7), "slot-count"),
+    ],
+)
 def test_a_log_against_a_full_golden_names_the_cause(tmp_path: Path, slots, cause) -> None:
     case = Case("served", slots=slots, dtype="bfloat16")
     evidence_of(case, tmp_path)

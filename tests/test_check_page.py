@@ -29,8 +29,13 @@ class Balance(HTMLParser):
         assert self.open and self.open.pop() == tag, f"</{tag}> closes nothing"
 
 
-CASES = [Case("as trained"), Case("off by one", slots=(2, 6, 9), ranks=2), Case("final states", slots=("final_norm",)), Case("short", slots=(3, 7)),
-         Case("not a number", alter=lambda states, world: states * float("nan"))]
+CASES = [
+    Case("as trained"),
+    Case("off by one", slots=(2, 6, 9), ranks=2),
+    Case("final states", slots=("final_norm",)),
+    Case("short", slots=(3, 7)),
+    Case("not a number", alter=lambda states, world: states * float("nan")),
+]
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

@@ -1,4 +1,5 @@
-"""`golden build`: every boundary of a real (tiny) model, in two precisions; refused before anything is loaded or written."""
+"""`golden build`: every boundary of a real (tiny) model, in two precisions; refused before anything is loaded
+or written."""
 
 from __future__ import annotations
 
@@ -13,9 +14,18 @@ from specwire.golden import open_golden
 from specwire.goldens.build import build_golden, default_prompts
 
 CONFIG = {
-    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 64, "hidden_size": 32, "intermediate_size": 48,
-    "num_hidden_layers": 6, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16, "max_position_embeddings": 64,
-    "tie_word_embeddings": False, "dtype": "float32",
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "vocab_size": 64,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 16,
+    "max_position_embeddings": 64,
+    "tie_word_embeddings": False,
+    "dtype": "float32",
 }
 
 
@@ -36,14 +46,17 @@ def test_default_prompts_are_short_unique_and_always_the_same() -> None:
     assert all(0 <= token < 20 for ids in default_prompts(20) for token in ids)
 
 
-@pytest.mark.parametrize(("options", "message"), [
-    ({"prompts": [[3, 64]]}, "token id 64 .* outside the vocabulary of 64"),
-    ({"prompts": [[3, -1]]}, "token id -1"),
-    ({"trained": [1, 9]}, "boundary 9 is not one"),
-    ({"boundaries": [0, 7]}, "boundary 7 is not one"),
-    ({"dtype": "float8"}, "cannot be built"),
-    pytest.param({}, "transformers cannot load", marks=pytest.mark.slow),
-])
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"prompts": [[3, 64]]}, "token id 64 .* outside the vocabulary of 64"),
+        ({"prompts": [[3, -1]]}, "token id -1"),
+        ({"trained": [1, 9]}, "boundary 9 is not one"),
+        ({"boundaries": [0, 7]}, "boundary 7 is not one"),
+        ({"dtype": "float8"}, "cannot be built"),
+        pytest.param({}, "transformers cannot load", marks=pytest.mark.slow),
+    ],
+)
 def test_what_cannot_be_built_is_refused(options, message: str, empty_target: Path, tmp_path: Path) -> None:
     if message.startswith("transformers"):
         pytest.importorskip("transformers")
@@ -52,17 +65,35 @@ def test_what_cannot_be_built_is_refused(options, message: str, empty_target: Pa
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("config", ["", "{", "[]", '{"num_hidden_layers": "six"}', '{"num_hidden_layers": 6, "hidden_size": 0, "vocab_size": 4}'])
-def test_a_target_without_a_usable_config_exits_2_with_a_sentence(config: str, tmp_path: Path, capsys) -> None:
+@pytest.mark.parametrize(
+    "config",
+    [
+        "",
+        "{",
+        "[]",
+        '{"num_hidden_layers": "six"}',
+        '{"num_hidden_layers": 6, "hidden_size": 0, "vocab_size": 4}',
+    ],
+)
+def test_a_target_without_a_usable_config_exits_2_with_a_sentence(
+    config: str, tmp_path: Path, capsys
+) -> None:
     if config:
         (tmp_path / "config.json").write_text(config)
     with pytest.raises(SystemExit) as ended:
         main(["golden", "build", "--target", str(tmp_path), "--out", str(tmp_path / "out")])
     said = capsys.readouterr().err.strip()
-    assert ended.value.code == 2 and said.startswith("specwire: ") and "\n" not in said and "Traceback" not in said
+    assert (
+        ended.value.code == 2
+        and said.startswith("specwire: ")
+        and "\n" not in said
+        and "Traceback" not in said
+    )
 
 
-@pytest.mark.parametrize("arguments", [["--tokens", "3,x"], ["--prompts", "no-such-file"], ["--trained", "a"]])
+@pytest.mark.parametrize(
+    "arguments", [["--tokens", "3,x"], ["--prompts", "no-such-file"], ["--trained", "a"]]
+)
 def test_options_that_cannot_be_read_exit_2(arguments, empty_target: Path, tmp_path: Path, capsys) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["golden", "build", "--target", str(empty_target), "--out", str(tmp_path / "out"), *arguments])
@@ -96,10 +127,19 @@ def test_boundaries_are_those_of_transformers(dtype: str, target: Path, tmp_path
     assert golden.boundaries == tuple(range(7)) and golden.dtype == dtype
     for k in range(6):
         rows = golden.rows(f"boundary.{k}", [(0, i) for i in range(3)]).float()
-        assert torch.allclose(rows, states[k][0], rtol=1e-2 if dtype == "bfloat16" else 1e-5, atol=1e-2 if dtype == "bfloat16" else 1e-6)
-    assert torch.allclose(last, states[6][0], rtol=2e-2, atol=2e-2), "boundary L is before the final norm, transformers' last is after it"
+        assert torch.allclose(
+            rows,
+            states[k][0],
+            rtol=1e-2 if dtype == "bfloat16" else 1e-5,
+            atol=1e-2 if dtype == "bfloat16" else 1e-6,
+        )
+    assert torch.allclose(last, states[6][0], rtol=2e-2, atol=2e-2), (
+        "boundary L is before the final norm, transformers' last is after it"
+    )
     noise = golden.noise[dtype]
-    assert noise[0].worst <= 2**-8 and 0 < noise[6].median <= noise[6].worst < (0.05 if dtype == "bfloat16" else 1e-5)
+    assert noise[0].worst <= 2**-8 and 0 < noise[6].median <= noise[6].worst < (
+        0.05 if dtype == "bfloat16" else 1e-5
+    )
 
 
 @pytest.mark.slow

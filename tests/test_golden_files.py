@@ -1,4 +1,5 @@
-"""Golden files: written the same way every time, and refused with a sentence when anything is wrong with them."""
+"""Golden files: written the same way every time, and refused with a sentence when anything is wrong with
+them."""
 
 from __future__ import annotations
 
@@ -37,7 +38,9 @@ def test_the_same_input_gives_the_same_bytes(golden: Path, tmp_path: Path) -> No
 def test_others_can_read_it(golden: Path) -> None:
     states = make_states(PROMPTS)
     with safe_open(golden, "pt") as file:
-        assert file.metadata()["schema"] == "specwire.golden/1" and json.loads(file.metadata()["trained_boundaries"]) == [1, 3, 5]
+        assert file.metadata()["schema"] == "specwire.golden/1" and json.loads(
+            file.metadata()["trained_boundaries"]
+        ) == [1, 3, 5]
         assert torch.equal(file.get_tensor("boundary.3"), states[0][3])
         assert torch.equal(file.get_tensor("prompt.1.boundary.6"), states[1][6])
 
@@ -51,7 +54,7 @@ def test_rows_come_back_in_the_order_asked(golden: Path) -> None:
 def parts(path: Path) -> tuple[dict, bytes]:
     raw = path.read_bytes()
     length = int.from_bytes(raw[:8], "little")
-    return json.loads(raw[8:8 + length]), raw[8 + length:]
+    return json.loads(raw[8 : 8 + length]), raw[8 + length :]
 
 
 def put(path: Path, header, data: bytes) -> None:
@@ -61,9 +64,11 @@ def put(path: Path, header, data: bytes) -> None:
 
 def changed(change):
     """A spoiler that rewrites the header of a good golden."""
+
     def spoil(path: Path) -> None:
         header, data = parts(path)
         put(path, change(header) or header, data)
+
     return spoil
 
 
@@ -100,7 +105,13 @@ def overlapping(path: Path) -> None:
 
 
 def a_million_tensors(path: Path) -> None:
-    put(path, b"{" + b",".join(b'"t%d":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}' % i for i in range(1_000_000)) + b"}", b"")
+    put(
+        path,
+        b"{"
+        + b",".join(b'"t%d":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}' % i for i in range(1_000_000))
+        + b"}",
+        b"",
+    )
 
 
 class Bomb:
@@ -120,7 +131,12 @@ SPOILERS = {
     "header no JSON": lambda path: put(path, b"{nope", b""),
     "header nested deep": lambda path: put(path, b"[" * 100_000, b""),
     "header a list": lambda path: put(path, b"[]", b""),
-    "a name twice": lambda path: put(path, b'{"a":{"dtype":"U8","shape":[0],"data_offsets":[0,0]},"a":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}}', b""),
+    "a name twice": lambda path: put(
+        path,
+        b'{"a":{"dtype":"U8","shape":[0],"data_offsets":[0,0]},'
+        b'"a":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}}',
+        b"",
+    ),
     "a million tensors": a_million_tensors,
     "pickle": lambda path: path.write_bytes(pickle.dumps(Bomb())),
     "old pickle": lambda path: path.write_bytes(pickle.dumps(Bomb(), protocol=2)),
@@ -151,7 +167,9 @@ SPOILERS = {
 
 
 @pytest.mark.parametrize("name", SPOILERS)
-def test_a_bad_file_is_refused_with_one_sentence(name: str, golden: Path, tmp_path: Path, monkeypatch) -> None:
+def test_a_bad_file_is_refused_with_one_sentence(
+    name: str, golden: Path, tmp_path: Path, monkeypatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     SPOILERS[name](golden)
     with pytest.raises(SpecwireError) as caught:
@@ -175,12 +193,16 @@ def test_nan_everywhere_is_refused_when_it_is_read(golden: Path) -> None:
 
 @settings(max_examples=150, deadline=None)
 @given(at=st.floats(0, 1), byte=st.integers(0, 255), cut=st.integers(0, 50))
-def test_damage_never_gets_past_the_reader_as_anything_but_a_sentence(at: float, byte: int, cut: int, tmp_path_factory) -> None:
+def test_damage_never_gets_past_the_reader_as_anything_but_a_sentence(
+    at: float, byte: int, cut: int, tmp_path_factory
+) -> None:
     folder = tmp_path_factory.mktemp("damaged")
-    path = make_golden(folder / "golden.safetensors", [[4, 5]], make_states([[4, 5]], layers=2, hidden=4), trained=[1])
+    path = make_golden(
+        folder / "golden.safetensors", [[4, 5]], make_states([[4, 5]], layers=2, hidden=4), trained=[1]
+    )
     raw = bytearray(path.read_bytes())
     raw[int(at * (len(raw) - 1))] = byte
-    path.write_bytes(bytes(raw[:len(raw) - cut]))
+    path.write_bytes(bytes(raw[: len(raw) - cut]))
     try:
         golden = open_golden(path)
         golden.rows("boundary.1", [(0, 0)])
@@ -192,7 +214,7 @@ def test_damage_never_gets_past_the_reader_as_anything_but_a_sentence(at: float,
 def test_values_are_read_without_a_tensor_library(tmp_path: Path) -> None:
     numbers = [0.0, -1.5, 3.140625, 1e30]
     for dtype in (torch.bfloat16, torch.float16, torch.float32, torch.float64):
-        tensor = torch.tensor(numbers[:3 if dtype is torch.float16 else 4], dtype=dtype)
+        tensor = torch.tensor(numbers[: 3 if dtype is torch.float16 else 4], dtype=dtype)
         write_tensors(tmp_path / "t", {"x": tensor}, {})
         assert open_tensors(tmp_path / "t").values("x", 1, 2) == tensor[1:3].double().tolist()
 
@@ -200,7 +222,13 @@ def test_values_are_read_without_a_tensor_library(tmp_path: Path) -> None:
 def test_show_says_what_is_in_it(golden: Path) -> None:
     shown = CliRunner().invoke(golden_command, ["show", str(golden), "--json"])
     document = json.loads(shown.stdout)
-    assert shown.exit_code == 0 and document["boundaries"] == list(range(7)) and document["concat_shape"] == [4, 48]
-    assert document["slots"][1]["hs_first5"] == pytest.approx(make_states(PROMPTS)[0][3][0, :5].tolist(), rel=1e-5)
+    assert (
+        shown.exit_code == 0
+        and document["boundaries"] == list(range(7))
+        and document["concat_shape"] == [4, 48]
+    )
+    assert document["slots"][1]["hs_first5"] == pytest.approx(
+        make_states(PROMPTS)[0][3][0, :5].tolist(), rel=1e-5
+    )
     text = CliRunner().invoke(golden_command, ["show", str(golden)])
     assert "all 7 boundaries" in text.stdout and "4 tokens, 3 tokens" in text.stdout

@@ -25,41 +25,70 @@ TRAINED = (1, 3, 5)
 def target(tmp_path: Path) -> Path:
     folder = tmp_path / "target"
     folder.mkdir()
-    (folder / "config.json").write_text(json.dumps({"num_hidden_layers": 6, "hidden_size": 16, "vocab_size": 32}))
+    (folder / "config.json").write_text(
+        json.dumps({"num_hidden_layers": 6, "hidden_size": 16, "vocab_size": 32})
+    )
     return folder
 
 
 def specforge(folder: Path) -> Path:
     concat = torch.cat([STATES[k] for k in TRAINED], dim=-1)[None]
     (folder / "rows_0-5000").mkdir(parents=True)
-    torch.save({"input_ids": torch.tensor(IDS), "loss_mask": torch.ones(5), "hidden_state": torch.ones(1, 5, 16), "aux_hidden_state": concat},
-               folder / "rows_0-5000" / "data_0.ckpt")
+    torch.save(
+        {
+            "input_ids": torch.tensor(IDS),
+            "loss_mask": torch.ones(5),
+            "hidden_state": torch.ones(1, 5, 16),
+            "aux_hidden_state": concat,
+        },
+        folder / "rows_0-5000" / "data_0.ckpt",
+    )
     return folder
 
 
 def speculators(folder: Path) -> Path:
     folder.mkdir()
-    save_file({"token_ids": torch.tensor(IDS), "hidden_states": torch.stack([STATES[k] for k in (*TRAINED, 6)], dim=1)}, folder / "hs_0.safetensors")
+    save_file(
+        {
+            "token_ids": torch.tensor(IDS),
+            "hidden_states": torch.stack([STATES[k] for k in (*TRAINED, 6)], dim=1),
+        },
+        folder / "hs_0.safetensors",
+    )
     return folder
 
 
 def layers_first(folder: Path) -> Path:
     folder.mkdir()
-    torch.save({"input_ids": torch.tensor([IDS]), "hidden_states": torch.stack([STATES[k] for k in TRAINED])}, folder / "0.pt")
+    torch.save(
+        {"input_ids": torch.tensor([IDS]), "hidden_states": torch.stack([STATES[k] for k in TRAINED])},
+        folder / "0.pt",
+    )
     return folder
 
 
 def concat_file(folder: Path) -> Path:
     folder.mkdir()
-    save_file({"token_ids": torch.tensor(IDS), "concat": torch.cat([STATES[k] for k in TRAINED], dim=-1)}, folder / "features.safetensors")
+    save_file(
+        {"token_ids": torch.tensor(IDS), "concat": torch.cat([STATES[k] for k in TRAINED], dim=-1)},
+        folder / "features.safetensors",
+    )
     return folder / "features.safetensors"
 
 
-@pytest.mark.parametrize(("make", "ids", "convention"), [
-    (specforge, (0, 2, 4), "layer-output"), (specforge, (1, 3, 5), "boundary"), (speculators, (1, 3, 5, 6), "boundary"),
-    (layers_first, (0, 2, 4), "layer-output"), (concat_file, (1, 3, 5), "boundary"),
-])
-def test_the_states_end_up_under_their_boundaries(make, ids, convention, target: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("make", "ids", "convention"),
+    [
+        (specforge, (0, 2, 4), "layer-output"),
+        (specforge, (1, 3, 5), "boundary"),
+        (speculators, (1, 3, 5, 6), "boundary"),
+        (layers_first, (0, 2, 4), "layer-output"),
+        (concat_file, (1, 3, 5), "boundary"),
+    ],
+)
+def test_the_states_end_up_under_their_boundaries(
+    make, ids, convention, target: Path, tmp_path: Path
+) -> None:
     out = tmp_path / "golden.safetensors"
     import_golden(make(tmp_path / "data"), out, target, ids=ids, convention=convention)
     golden = open_golden(out)
@@ -82,7 +111,9 @@ def test_the_only_convention_that_fits_is_taken_and_recorded(target: Path, tmp_p
 
 
 def test_the_final_norm_of_specforge_is_kept(target: Path, tmp_path: Path) -> None:
-    import_golden(specforge(tmp_path / "data"), tmp_path / "out", target, ids=(1, 3, 5), convention="boundary")
+    import_golden(
+        specforge(tmp_path / "data"), tmp_path / "out", target, ids=(1, 3, 5), convention="boundary"
+    )
     assert open_golden(tmp_path / "out").has("final_norm")
 
 
@@ -111,15 +142,21 @@ def test_a_pickle_is_refused_and_never_executed(target: Path, tmp_path: Path, mo
     assert not (tmp_path / "pickle-was-executed").exists()
 
 
-@pytest.mark.parametrize(("tensors", "message"), [
-    ({"loss_mask": torch.ones(3)}, "token ids"),
-    ({"input_ids": torch.tensor(IDS), "hidden_states": torch.zeros(5, 17)}, "no layout fits"),
-    ({"input_ids": torch.tensor(IDS), "hidden_states": torch.zeros(5, 5, 16)}, "cannot be told"),
-    ({"input_ids": torch.tensor([4, 5, 6, 7, 99]), "hidden_states": torch.zeros(5, 48)}, "outside the vocabulary"),
-    ({"input_ids": torch.tensor(IDS), "hidden_states": torch.full((5, 48), float("nan"))}, "NaN"),
-    ({"input_ids": torch.tensor(IDS), "hidden_states": torch.zeros(5, 32)}, "names 3 layers"),
-    ({"input_ids": torch.ones(5), "hidden_states": torch.zeros(5, 48)}, "no token ids"),
-])
+@pytest.mark.parametrize(
+    ("tensors", "message"),
+    [
+        ({"loss_mask": torch.ones(3)}, "token ids"),
+        ({"input_ids": torch.tensor(IDS), "hidden_states": torch.zeros(5, 17)}, "no layout fits"),
+        ({"input_ids": torch.tensor(IDS), "hidden_states": torch.zeros(5, 5, 16)}, "cannot be told"),
+        (
+            {"input_ids": torch.tensor([4, 5, 6, 7, 99]), "hidden_states": torch.zeros(5, 48)},
+            "outside the vocabulary",
+        ),
+        ({"input_ids": torch.tensor(IDS), "hidden_states": torch.full((5, 48), float("nan"))}, "NaN"),
+        ({"input_ids": torch.tensor(IDS), "hidden_states": torch.zeros(5, 32)}, "names 3 layers"),
+        ({"input_ids": torch.ones(5), "hidden_states": torch.zeros(5, 48)}, "no token ids"),
+    ],
+)
 def test_data_that_does_not_fit_is_refused(tensors, message: str, target: Path, tmp_path: Path) -> None:
     torch.save(tensors, tmp_path / "0.pt")
     with pytest.raises(SpecwireError, match=message):

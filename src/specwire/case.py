@@ -1,7 +1,8 @@
-"""Make-believe systems for the checks' own cases: a small target's states, and what a faulty engine would record.
+"""Make-believe systems for the checks' own cases: a small target's states, and what a faulty engine would
+record.
 
-The states behave as a transformer's do: every layer adds a little to the stream, a token's embedding is the same
-wherever it stands, and later boundaries lie near their neighbours.
+The states behave as a transformer's do: every layer adds a little to the stream, a token's embedding is the
+same wherever it stands, and later boundaries lie near their neighbours.
 """
 
 from __future__ import annotations
@@ -24,7 +25,11 @@ if TYPE_CHECKING:
     import torch
 
 LAYERS, HIDDEN, VOCABULARY = 12, 32, 64
-PROMPTS = ((20, 21, 22, 23, 24, 25, 26, 27), (30, 21, 31, 23, 30), (40, 41, 42, 43, 44, 45, 46, 47, 48, 49, 50, 51, 20))
+PROMPTS = (
+    (20, 21, 22, 23, 24, 25, 26, 27),
+    (30, 21, 31, 23, 30),
+    (40, 41, 42, 43, 44, 45, 46, 47, 48, 49, 50, 51, 20),
+)
 TRAINED = (3, 7, 10)
 NOISE = {"float32": 3e-7, "bfloat16": 2.5e-3}
 
@@ -33,10 +38,12 @@ NOISE = {"float32": 3e-7, "bfloat16": 2.5e-3}
 class Case:
     """One system: which boundary is in which slot, and what happens to the rows on their way.
 
-    `alter(states, world)` takes and gives the concat of one prompt, [n, slots * hidden]; `per_rank(rank, states, world)`
-    likewise, for each rank. `known` and `residuals` say what the golden holds, `id_shift` by how much the
-    draft's token ids are shifted, `positions(ids)` gives other positions than 0, 1, ..., `forward_end` is metadata of such an
-    event, `draft_run` says how a small draft is run, see `specwire.case_draft`. `context` is for `make_context`; in it `draft` is a config and `draft_weights` maps names to shapes.
+    `alter(states, world)` takes and gives the concat of one prompt, [n, slots * hidden]; `per_rank(rank,
+    states, world)` likewise, for each rank. `known` and `residuals` say what the golden holds, `id_shift` by
+    how much the draft's token ids are shifted, `positions(ids)` gives other positions than 0, 1, ...,
+    `forward_end` is metadata of such an event, `draft_run` says how a small draft is run, see
+    `specwire.case_draft`. `context` is for `make_context`; in it `draft` is a config and `draft_weights` maps
+    names to shapes.
     """
 
     name: str
@@ -66,6 +73,12 @@ class World:
     def tokens(self) -> Sequence[int]:
         return PROMPTS[self.prompt]
 
+    def joined(self, *names: int | str) -> torch.Tensor:
+        """Several tensors side by side."""
+        import torch
+
+        return torch.cat([self.states[name] for name in names], dim=-1)
+
     def earlier(self, prompt: int, like: torch.Tensor) -> torch.Tensor:
         """The trained concat of another prompt, as the engine computed it then."""
         import torch
@@ -92,7 +105,14 @@ def evidence_of(case: Case, folder: Path) -> Evidence:
                 continue
             write_prefill(capture, rank, case.ranks, prompt, ids, states, case.id_shift, positions)
         if case.forward_end:
-            write_event(capture, rank, len(PROMPTS), "forward-end", {"hidden_states": world["final_norm"]}, **case.forward_end)
+            write_event(
+                capture,
+                rank,
+                len(PROMPTS),
+                "forward-end",
+                {"hidden_states": world["final_norm"]},
+                **case.forward_end,
+            )
     return gather(open_golden(golden), open_capture(capture), context_of(case, folder))
 
 
@@ -126,7 +146,9 @@ def concat(case: Case, world: World, rank: int = 0) -> torch.Tensor:
     return states if states.dtype in (torch.float16, torch.float64) else states.to(getattr(torch, case.dtype))
 
 
-def one_row(row: int, change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[torch.Tensor, World], torch.Tensor]:
+def one_row(
+    row: int, change: Callable[[torch.Tensor], torch.Tensor]
+) -> Callable[[torch.Tensor, World], torch.Tensor]:
     """An `alter` that changes one row of each prompt."""
 
     def alter(states: torch.Tensor, world: World) -> torch.Tensor:
@@ -137,12 +159,16 @@ def one_row(row: int, change: Callable[[torch.Tensor], torch.Tensor]) -> Callabl
     return alter
 
 
-def one_slot(slot: int, change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[torch.Tensor, World], torch.Tensor]:
+def one_slot(
+    slot: int, change: Callable[[torch.Tensor], torch.Tensor]
+) -> Callable[[torch.Tensor, World], torch.Tensor]:
     """An `alter` that changes one slot."""
 
     def alter(states: torch.Tensor, world: World) -> torch.Tensor:
         states = states.clone()
-        states[:, slot * HIDDEN:(slot + 1) * HIDDEN] = change(states[:, slot * HIDDEN:(slot + 1) * HIDDEN])
+        states[:, slot * HIDDEN : (slot + 1) * HIDDEN] = change(
+            states[:, slot * HIDDEN : (slot + 1) * HIDDEN]
+        )
         return states
 
     return alter
@@ -152,12 +178,15 @@ def rotated(states: torch.Tensor, world: World) -> torch.Tensor:
     """The states in another orthonormal basis, the same in every slot."""
     import torch
 
-    basis = torch.linalg.qr(torch.randn(HIDDEN, HIDDEN, dtype=torch.float64, generator=torch.Generator().manual_seed(3))).Q
+    basis = torch.linalg.qr(
+        torch.randn(HIDDEN, HIDDEN, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+    ).Q
     return (states.double().view(len(states), -1, HIDDEN) @ basis).flatten(1).to(states.dtype)
 
 
 def stranger(seed: int, share: float = 1.0) -> Callable[[torch.Tensor, World], torch.Tensor]:
-    """An `alter` that puts another target's states in place of a share of these: 1 for a stranger, less for a relative."""
+    """An `alter` that puts another target's states in place of a share of these: 1 for a stranger, less for a
+    relative."""
 
     def alter(states: torch.Tensor, world: World) -> torch.Tensor:
         import torch
@@ -183,33 +212,72 @@ def write_case_golden(path: Path, case: Case) -> None:
         for ids, world in zip(PROMPTS, _states(seed=0), strict=True)
     ]
     noise = {case.dtype: {k: Noise(level, 1.3 * level, 0.0) for k in range(LAYERS + 1)}}
-    write_golden(path, prompts, trained=case.trained, layers=LAYERS, dtype=case.dtype, target="make-believe", source="case", noise=noise)
+    write_golden(
+        path,
+        prompts,
+        trained=case.trained,
+        layers=LAYERS,
+        dtype=case.dtype,
+        target="make-believe",
+        source="case",
+        noise=noise,
+    )
 
 
-def write_prefill(folder: Path, rank: int, ranks: int, sequence: int, ids: Sequence[int], states: torch.Tensor, id_shift: int = 1,
-                  positions: Sequence[int] | None = None) -> None:
+def write_prefill(
+    folder: Path,
+    rank: int,
+    ranks: int,
+    sequence: int,
+    ids: Sequence[int],
+    states: torch.Tensor,
+    id_shift: int = 1,
+    positions: Sequence[int] | None = None,
+) -> None:
     """One draft-input event of a prefill of `ids`, as the engine's draft gets it: ids shifted left by one."""
     import torch
 
-    write_event(folder, rank, sequence, "draft-input", {
-        "hidden_states": states,
-        "token_ids": torch.tensor([*ids, 1][id_shift:id_shift + len(ids)]),
-        "positions": torch.tensor(list(range(len(ids)) if positions is None else positions)),
-        "extend_seq_lens": torch.tensor([len(ids)]),
-        "extend_prefix_lens": torch.tensor([0]),
-        "seq_lens": torch.tensor([len(ids)]),
-    }, world_size=ranks)
+    write_event(
+        folder,
+        rank,
+        sequence,
+        "draft-input",
+        {
+            "hidden_states": states,
+            "token_ids": torch.tensor([*ids, 1][id_shift : id_shift + len(ids)]),
+            "positions": torch.tensor(list(range(len(ids)) if positions is None else positions)),
+            "extend_seq_lens": torch.tensor([len(ids)]),
+            "extend_prefix_lens": torch.tensor([0]),
+            "seq_lens": torch.tensor([len(ids)]),
+        },
+        world_size=ranks,
+    )
 
 
-def write_event(folder: Path, rank: int, sequence: int, site: str, tensors: Mapping[str, torch.Tensor], **about: Any) -> None:
+def write_event(
+    folder: Path, rank: int, sequence: int, site: str, tensors: Mapping[str, torch.Tensor], **about: Any
+) -> None:
     """One event of a capture directory."""
     place = folder / f"rank{rank}"
     place.mkdir(parents=True, exist_ok=True)
     facts = {
-        "schema": SCHEMA, "site": site, "rank": rank, "world_size": 1, "step": sequence, "mode": "EXTEND", "graph": "eager",
-        "boundary": None, "captured": None, "note": None, "pid": 1, "model": None, **about,
+        "schema": SCHEMA,
+        "site": site,
+        "rank": rank,
+        "world_size": 1,
+        "step": sequence,
+        "mode": "EXTEND",
+        "graph": "eager",
+        "boundary": None,
+        "captured": None,
+        "note": None,
+        "pid": 1,
+        "model": None,
+        **about,
     }
-    write_tensors(place / f"{sequence:06d}.{site}.safetensors", tensors, {"specwire": json.dumps(facts, sort_keys=True)})
+    write_tensors(
+        place / f"{sequence:06d}.{site}.safetensors", tensors, {"specwire": json.dumps(facts, sort_keys=True)}
+    )
 
 
 @functools.cache
@@ -219,7 +287,8 @@ def _heard(prompt: int, level: float) -> dict[int | str, torch.Tensor]:
 
     random = torch.Generator().manual_seed(prompt)
     return {
-        what: state + level * state.square().mean(-1, keepdim=True).sqrt() * torch.randn(state.shape, generator=random)
+        what: state
+        + level * state.square().mean(-1, keepdim=True).sqrt() * torch.randn(state.shape, generator=random)
         for what, state in _states(seed=0)[prompt].items()
     }
 

@@ -1,7 +1,9 @@
-"""Make-believe drafts for the checks' own cases: a small checkpoint, and what an engine records that runs it, rightly or not.
+"""Make-believe drafts for the checks' own cases: a small checkpoint, and what an engine records that runs it,
+rightly or not.
 
-How it is run: `theta` and `sees` change the layer, `fc`, `layer`, `head` and `embed` may be "random" (the engine's are not the
-checkpoint's), `unmapped` leaves d2t out, `norms` is "there" (a norm before fc) or "skipped" (there, and not applied).
+How it is run: `theta` and `sees` change the layer, `fc`, `layer`, `head` and `embed` may be "random" (the
+engine's are not the checkpoint's), `unmapped` leaves d2t out, `norms` is "there" (a norm before fc) or
+"skipped" (there, and not applied).
 """
 
 from __future__ import annotations
@@ -21,16 +23,35 @@ if TYPE_CHECKING:
 
 HEADS, SIZE, OWN_VOCABULARY = 2, 16, 24
 CONFIG = {
-    "architectures": ["LlamaForCausalLMEagle3"], "hidden_size": HIDDEN, "num_attention_heads": HEADS, "num_key_value_heads": 1,
-    "head_dim": SIZE, "num_hidden_layers": 1, "vocab_size": VOCABULARY, "draft_vocab_size": OWN_VOCABULARY, "rope_theta": 10000.0,
+    "architectures": ["LlamaForCausalLMEagle3"],
+    "hidden_size": HIDDEN,
+    "num_attention_heads": HEADS,
+    "num_key_value_heads": 1,
+    "head_dim": SIZE,
+    "num_hidden_layers": 1,
+    "vocab_size": VOCABULARY,
+    "draft_vocab_size": OWN_VOCABULARY,
+    "rope_theta": 10000.0,
 }
 
 
-def write_draft_run(folder: Path, capture: Path, rank: int, prompt: int, ids: Sequence[int], states: torch.Tensor, run: Mapping[str, Any]) -> None:
-    """The events of one prefill and of the draft's first step after it; the checkpoints beside them on the first call."""
+def write_draft_run(
+    folder: Path,
+    capture: Path,
+    rank: int,
+    prompt: int,
+    ids: Sequence[int],
+    states: torch.Tensor,
+    run: Mapping[str, Any],
+) -> None:
+    """The events of one prefill and of the draft's first step after it; the checkpoints beside them on the
+    first call."""
     import torch
 
-    served, own = _models(folder, run), Reference(checkpoint(folder / "draft"), json.loads((folder / "draft" / "config.json").read_text()))
+    served, own = (
+        _models(folder, run),
+        Reference(checkpoint(folder / "draft"), json.loads((folder / "draft" / "config.json").read_text())),
+    )
     tokens = [*ids[1:], 1]
     embeds = _table("random" if run.get("embed") == "random" else "target")[torch.tensor(tokens)]
     positions = torch.arange(len(ids))
@@ -39,16 +60,40 @@ def write_draft_run(folder: Path, capture: Path, rank: int, prompt: int, ids: Se
     last = served.layer(embeds.double(), projected, positions, variant)[-1:]
     mapped, unmapped = served.choose(last, -1, 0.0)
     about = {"world_size": 1}
-    batch = {"token_ids": torch.tensor(tokens), "positions": positions, "extend_seq_lens": torch.tensor([len(ids)]),
-             "extend_prefix_lens": torch.tensor([0])}
+    batch = {
+        "token_ids": torch.tensor(tokens),
+        "positions": positions,
+        "extend_seq_lens": torch.tensor([len(ids)]),
+        "extend_prefix_lens": torch.tensor([0]),
+    }
     number = 10 * prompt
-    write_event(capture, rank, number, "draft-input", {"hidden_states": states, "embeds": embeds, **batch}, **about)
-    write_event(capture, rank, number + 1, "draft-fc", {"input": states, "output": projected.float(), **batch}, fc_ran=True, **about)
+    write_event(
+        capture, rank, number, "draft-input", {"hidden_states": states, "embeds": embeds, **batch}, **about
+    )
+    write_event(
+        capture,
+        rank,
+        number + 1,
+        "draft-fc",
+        {"input": states, "output": projected.float(), **batch},
+        fc_ran=True,
+        **about,
+    )
     write_event(capture, rank, number + 2, "concat-last", {"hidden_states": last.float()}, **about)
-    write_event(capture, rank, number + 3, "draft-input", {
-        "hidden_states": last.float(), "embeds": embeds[:1], "token_ids": torch.tensor([unmapped if run.get("unmapped") else mapped]),
-        "positions": torch.tensor([len(ids)]),
-    }, mode="DECODE", **about)
+    write_event(
+        capture,
+        rank,
+        number + 3,
+        "draft-input",
+        {
+            "hidden_states": last.float(),
+            "embeds": embeds[:1],
+            "token_ids": torch.tensor([unmapped if run.get("unmapped") else mapped]),
+            "positions": torch.tensor([len(ids)]),
+        },
+        mode="DECODE",
+        **about,
+    )
 
 
 def _models(folder: Path, run: Mapping[str, Any]) -> Reference:
@@ -58,7 +103,9 @@ def _models(folder: Path, run: Mapping[str, Any]) -> Reference:
         if not (folder / name).exists():
             (folder / name).mkdir()
             (folder / name / "config.json").write_text(json.dumps(config))
-    write_tensors(folder / "target" / "model.safetensors", {"model.embed_tokens.weight": _table("target")}, {})
+    write_tensors(
+        folder / "target" / "model.safetensors", {"model.embed_tokens.weight": _table("target")}, {}
+    )
     weights = _weights("norms" in run)
     write_tensors(folder / "draft" / "model.safetensors", weights, {})
     random = {"fc": "fc.weight", "layer": "midlayer.mlp.up_proj.weight", "head": "lm_head.weight"}
@@ -76,12 +123,23 @@ def _weights(norms: bool) -> dict[str, torch.Tensor]:
         return torch.randn(*shape, generator=random) / shape[-1] ** 0.5
 
     layer = {
-        "self_attn.q_proj": (HEADS * SIZE, 2 * HIDDEN), "self_attn.k_proj": (SIZE, 2 * HIDDEN), "self_attn.v_proj": (SIZE, 2 * HIDDEN),
-        "self_attn.o_proj": (HIDDEN, HEADS * SIZE), "mlp.gate_proj": (48, HIDDEN), "mlp.up_proj": (48, HIDDEN), "mlp.down_proj": (HIDDEN, 48),
+        "self_attn.q_proj": (HEADS * SIZE, 2 * HIDDEN),
+        "self_attn.k_proj": (SIZE, 2 * HIDDEN),
+        "self_attn.v_proj": (SIZE, 2 * HIDDEN),
+        "self_attn.o_proj": (HIDDEN, HEADS * SIZE),
+        "mlp.gate_proj": (48, HIDDEN),
+        "mlp.up_proj": (48, HIDDEN),
+        "mlp.down_proj": (HIDDEN, 48),
     }
-    found = {"fc.weight": normal(HIDDEN, len(TRAINED) * HIDDEN), "lm_head.weight": normal(OWN_VOCABULARY, HIDDEN)}
+    found = {
+        "fc.weight": normal(HIDDEN, len(TRAINED) * HIDDEN),
+        "lm_head.weight": normal(OWN_VOCABULARY, HIDDEN),
+    }
     found |= {f"midlayer.{name}.weight": 1.5 * normal(*shape) for name, shape in layer.items()}
-    found |= {f"midlayer.{name}.weight": 1 + 0.3 * normal(HIDDEN) for name in ("input_layernorm", "hidden_norm", "post_attention_layernorm")}
+    found |= {
+        f"midlayer.{name}.weight": 1 + 0.3 * normal(HIDDEN)
+        for name in ("input_layernorm", "hidden_norm", "post_attention_layernorm")
+    }
     found["norm.weight"] = 1 + 0.3 * normal(HIDDEN)
     found["d2t"] = torch.arange(OWN_VOCABULARY) + 7  # draft id i is target id 2 i + 7
     return found | ({"input_norm.weight": 1 + 0.5 * normal(len(TRAINED) * HIDDEN)} if norms else {})
@@ -90,4 +148,6 @@ def _weights(norms: bool) -> dict[str, torch.Tensor]:
 def _table(name: str) -> torch.Tensor:
     import torch
 
-    return torch.randn(VOCABULARY, HIDDEN, generator=torch.Generator().manual_seed({"target": 6, "random": 7}[name]))
+    return torch.randn(
+        VOCABULARY, HIDDEN, generator=torch.Generator().manual_seed({"target": 6, "random": 7}[name])
+    )

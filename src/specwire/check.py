@@ -1,4 +1,5 @@
-"""From a golden and a capture to a verdict and the named causes: the JSON document of `check` and `verify`."""
+"""From a golden and a capture to a verdict and the named causes: the JSON document of `check` and `verify`.
+"""
 
 from __future__ import annotations
 
@@ -44,8 +45,8 @@ class Facts:
 def check_capture(golden: Path | str, capture: Path | str, context: Context | None = None) -> dict[str, Any]:
     """Compare a capture directory with a golden file and diagnose what differs.
 
-    Returns the document of CONTRACT's `check`; `EXIT[document["verdict"]]` is the exit code. Raises SpecwireError
-    for files that cannot be used.
+    Returns the document of CONTRACT's `check`; `EXIT[document["verdict"]]` is the exit code. Raises
+    SpecwireError for files that cannot be used.
     """
     golden_file, recorded = open_golden(golden), open_capture(capture)
     with one_thread():
@@ -58,19 +59,25 @@ def examine(evidence: Evidence) -> dict[str, Any]:
     golden, first = evidence.golden, evidence.pieces[0] if evidence.pieces else None
     prompt = first.prompt if first else 0
     between = evidence.comparison.between_ranks if evidence.comparison else {}
-    return report(evidence, slots, Facts(
-        [sum(piece.count for piece in evidence.pieces if piece.prompt == prompt), evidence.width] if first else None,
-        [len(golden.prompts[prompt].token_ids), golden.hidden * len(golden.trained)],
-        len(ranks_seen(evidence)),
-        ranks_agree(evidence) if first else None,
-        max(between.values(), default=0.0) if first else None,
-        between_repeats(evidence.pieces),
-        sum(piece.count for piece in evidence.pieces),
-        max(evidence.floor(k).measured for k in golden.trained),
-        evidence.floor(golden.trained[-1]).source,
-        _reasons(evidence, slots),
-        str(evidence.capture.path),
-    ))
+    return report(
+        evidence,
+        slots,
+        Facts(
+            [sum(piece.count for piece in evidence.pieces if piece.prompt == prompt), evidence.width]
+            if first
+            else None,
+            [len(golden.prompts[prompt].token_ids), golden.hidden * len(golden.trained)],
+            len(ranks_seen(evidence)),
+            ranks_agree(evidence) if first else None,
+            max(between.values(), default=0.0) if first else None,
+            between_repeats(evidence.pieces),
+            sum(piece.count for piece in evidence.pieces),
+            max(evidence.floor(k).measured for k in golden.trained),
+            evidence.floor(golden.trained[-1]).source,
+            _reasons(evidence, slots),
+            str(evidence.capture.path),
+        ),
+    )
 
 
 def report(evidence: Evidence, slots: list[Slot], facts: Facts) -> dict[str, Any]:
@@ -96,13 +103,20 @@ def report(evidence: Evidence, slots: list[Slot], facts: Facts) -> dict[str, Any
         "noise_source": facts.noise_source,
         "slots": [_slot_document(slot) for slot in slots],
         "target_sites": [
-            {"site": side.site, "state": side.state, "boundaries": list(side.boundaries), "rel_l2": _number(side.rel_l2), "rows": side.rows}
+            {
+                "site": side.site,
+                "state": side.state,
+                "boundaries": list(side.boundaries),
+                "rel_l2": _number(side.rel_l2),
+                "rows": side.rows,
+            }
             for side in target_sites(evidence)
         ],
         "distances": _distances(evidence),
         "rows": _rows(evidence),
         "causes": [
-            {"id": cause.id, "confidence": cause.confidence, "evidence": cause.evidence, "fix": cause.fix} for cause in causes
+            {"id": cause.id, "confidence": cause.confidence, "evidence": cause.evidence, "fix": cause.fix}
+            for cause in causes
         ],
         "checks": checks,
         "notes": list(evidence.notes),
@@ -146,7 +160,10 @@ def ranks_agree(evidence: Evidence) -> bool:
     if evidence.odd_ranks:
         return False
     between = evidence.comparison.between_ranks if evidence.comparison else {}
-    return all(difference <= min(evidence.floor(k).usual for k in evidence.trained) for difference in between.values())
+    return all(
+        difference <= min(evidence.floor(k).usual for k in evidence.trained)
+        for difference in between.values()
+    )
 
 
 def _reasons(evidence: Evidence, slots: list[Slot]) -> list[str]:
@@ -154,7 +171,10 @@ def _reasons(evidence: Evidence, slots: list[Slot]) -> list[str]:
     reasons = []
     if not evidence.pieces:
         blind = {f"{line.get('site')}: {line.get('reason')}" for line in evidence.capture.blind}
-        reasons.append("no states of the golden's prompts were captured" + (f" (taps could not look: {', '.join(sorted(blind))})" if blind else ""))
+        reasons.append(
+            "no states of the golden's prompts were captured"
+            + (f" (taps could not look: {', '.join(sorted(blind))})" if blind else "")
+        )
     elif evidence.site != "draft-input":
         reasons.append(f"nothing was captured at draft-input; {evidence.site} shows the target's side only")
     if missing := missing_rows(evidence):
@@ -165,15 +185,22 @@ def _reasons(evidence: Evidence, slots: list[Slot]) -> list[str]:
     expected = max(1, evidence.capture.world_size // stages)
     if evidence.pieces and len(ranks_seen(evidence)) < expected:
         silent = sorted(set(range(expected)) - set(ranks_seen(evidence)))
-        reasons.append(f"{len(ranks_seen(evidence))} of {expected} ranks recorded it; rank {', '.join(map(str, silent))} did not")
+        reasons.append(
+            f"{len(ranks_seen(evidence))} of {expected} ranks recorded it; rank "
+            f"{', '.join(map(str, silent))} did not"
+        )
     if evidence.odd_ranks:
         reasons.append(f"rank {', '.join(map(str, evidence.odd_ranks))} recorded other rows than the first")
-    reasons += [f"slot {slot.slot}: {slot.why}" for slot in slots if slot.state == "not-compared" and evidence.pieces]
+    reasons += [
+        f"slot {slot.slot}: {slot.why}" for slot in slots if slot.state == "not-compared" and evidence.pieces
+    ]
     return reasons
 
 
 def _verdict(slots: list[Slot], causes: list[Cause], reasons: list[str]) -> str:
-    if any(slot.state == "mismatch" for slot in slots) or any(cause.confidence != "possible" for cause in causes):
+    if any(slot.state == "mismatch" for slot in slots) or any(
+        cause.confidence != "possible" for cause in causes
+    ):
         return "mismatch"
     if reasons or not slots or any(slot.state != "match" for slot in slots):
         return "inconclusive"
@@ -201,7 +228,9 @@ def _slot_document(slot: Slot) -> dict[str, Any]:
         "tolerance": _number(slot.tolerance),
         "rows": slot.rows,
         "failed_rows": slot.failed_rows,
-        "worst_row": {"prompt": slot.worst[0], "position": slot.worst[1], "rel_l2": _number(slot.worst[2])} if slot.worst else None,
+        "worst_row": {"prompt": slot.worst[0], "position": slot.worst[1], "rel_l2": _number(slot.worst[2])}
+        if slot.worst
+        else None,
     }
 
 
@@ -210,12 +239,20 @@ def _distances(evidence: Evidence) -> dict[str, Any] | None:
     if evidence.sample is None:
         return None
     medians = evidence.sample.distances.median(dim=-1).values.tolist()
-    return {"boundaries": list(evidence.sample.boundaries), "slots": [_numbers(row) for row in medians], "rows": len(evidence.sample.places)}
+    return {
+        "boundaries": list(evidence.sample.boundaries),
+        "slots": [_numbers(row) for row in medians],
+        "rows": len(evidence.sample.places),
+    }
 
 
 def _rows(evidence: Evidence) -> dict[str, Any] | None:
     """Each sampled row's error at the trained boundary of every slot, for the page's bars."""
-    if evidence.sample is None or evidence.columns is not None or evidence.slot_count != len(evidence.trained):
+    if (
+        evidence.sample is None
+        or evidence.columns is not None
+        or evidence.slot_count != len(evidence.trained)
+    ):
         return None
     known = [k for k in evidence.trained if k in evidence.sample.boundaries]
     if len(known) < len(evidence.trained):

@@ -1,8 +1,9 @@
 """Compares captured rows with golden rows: every row, every slot, every rank, in chunks.
 
-Each file is read once, into buffers that are used again and again: fresh memory for each chunk would cost more than
-the arithmetic. Squares are summed in float32 per row and in float64 over rows; rows whose squares leave float32's
-range are done again in float64. Nothing larger than a chunk is held, except three numbers per row and slot.
+Each file is read once, into buffers that are used again and again: fresh memory for each chunk would cost
+more than the arithmetic. Squares are summed in float32 per row and in float64 over rows; rows whose squares
+leave float32's range are done again in float64. Nothing larger than a chunk is held, except three numbers per
+row and slot.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ class Squares:
 
     @property
     def errors(self) -> torch.Tensor:
-        """Relative L2 of each row and slot; infinite where the golden row is zero and the captured one is not."""
+        """Relative L2 of each row and slot; infinite where the golden row is zero and the captured one is
+        not."""
         ratio = (self.difference / self.golden).sqrt()
         return ratio.masked_fill((self.difference == 0) & (self.golden == 0), 0.0)
 
@@ -50,7 +52,8 @@ class Squares:
 
 @dataclass(frozen=True)
 class Comparison:
-    """All rows that were compared, in the order of `pieces`. `squares` has one entry per rank whose bytes differ from the first rank's."""
+    """All rows that were compared, in the order of `pieces`. `squares` has one entry per rank whose bytes
+    differ from the first rank's."""
 
     pieces: tuple[Piece, ...]
     squares: Mapping[int, Squares]
@@ -65,7 +68,9 @@ class Comparison:
         return self.squares.get(rank) or next(iter(self.squares.values()))
 
 
-def compare(pieces: Mapping[int, Sequence[Piece]], golden: Golden, slots: Sequence[int], hidden: int) -> Comparison:
+def compare(
+    pieces: Mapping[int, Sequence[Piece]], golden: Golden, slots: Sequence[int], hidden: int
+) -> Comparison:
     """Compare slot j of each rank's pieces with boundary `slots[j]` of the golden.
 
     `pieces` holds, per rank, the same places in the same order (see `matched_ranks`); the first rank leads.
@@ -115,7 +120,8 @@ def matched_ranks(pieces: Sequence[Piece]) -> tuple[dict[int, list[Piece]], list
 
 
 def between_repeats(pieces: Sequence[Piece]) -> float | None:
-    """The worst row's relative L2 between captures of the very same rows, as when a prompt ran twice; None without any."""
+    """The worst row's relative L2 between captures of the very same rows, as when a prompt ran twice; None
+    without any."""
     first: dict[tuple[int, int, int], Piece] = {}
     worst = None
     for piece in pieces:
@@ -135,7 +141,9 @@ def _chunks(pieces: Mapping[int, Sequence[Piece]], hidden: int) -> Iterator[dict
     for together in zip(*pieces.values(), strict=True):
         for offset in range(0, together[0].count, step):
             yield {
-                rank: Piece(p.event, p.row + offset, min(step, p.count - offset), p.prompt, p.position + offset)
+                rank: Piece(
+                    p.event, p.row + offset, min(step, p.count - offset), p.prompt, p.position + offset
+                )
                 for rank, p in zip(pieces, together, strict=True)
             }
 
@@ -155,8 +163,12 @@ class _Work:
     def states(self, rank: int, piece: Piece) -> torch.Tensor:
         """The captured rows, [rows, slots, hidden]; overwritten by the next call for the same rank."""
         event = piece.event
-        buffer = self.rank_bytes.setdefault(rank, bytearray(event.file.entry(event.states).row_bytes * self.rows))
-        return event.file.rows(event.states, piece.row, piece.count, buffer).view(piece.count, len(self.slots), self.hidden)
+        buffer = self.rank_bytes.setdefault(
+            rank, bytearray(event.file.entry(event.states).row_bytes * self.rows)
+        )
+        return event.file.rows(event.states, piece.row, piece.count, buffer).view(
+            piece.count, len(self.slots), self.hidden
+        )
 
     def squares(self, states: torch.Tensor, piece: Piece) -> torch.Tensor:
         """[3, rows, slots] in float64: |captured - golden|^2, |captured|^2, |golden|^2."""
@@ -165,7 +177,9 @@ class _Work:
         found = torch.empty((3, piece.count, len(self.slots)), dtype=torch.float64)
         prefix = self.golden.prompts[piece.prompt].prefix
         for slot, k in enumerate(self.slots):
-            wanted = self.golden.file.rows(f"{prefix}boundary.{k}", piece.position, piece.count, self.golden_bytes)
+            wanted = self.golden.file.rows(
+                f"{prefix}boundary.{k}", piece.position, piece.count, self.golden_bytes
+            )
             found[:, :, slot] = self._slot(states[:, slot], wanted)
         return found
 
@@ -187,7 +201,9 @@ class _Work:
         a, b = states.double(), wanted.double()
         squares = torch.stack([x.square().sum(dim=-1) for x in (a - b, a, b)])
         if not squares[2].isfinite().all():
-            raise SpecwireError("the golden holds NaN or infinity in a boundary that is compared: build the golden again")
+            raise SpecwireError(
+                "the golden holds NaN or infinity in a boundary that is compared: build the golden again"
+            )
         return squares
 
 
@@ -202,7 +218,8 @@ def _same_bytes(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """One core for torch: chunks are small, and threads that wait for each other cost more than they bring."""
+    """One core for torch: chunks are small, and threads that wait for each other cost more than they bring.
+    """
     import torch
 
     threads = torch.get_num_threads()

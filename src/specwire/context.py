@@ -1,4 +1,5 @@
-"""What is known beside the numbers: how the engine was started, with which draft, and what its source would do."""
+"""What is known beside the numbers: how the engine was started, with which draft, and what its source would
+do."""
 
 from __future__ import annotations
 
@@ -18,8 +19,14 @@ if TYPE_CHECKING:
     from specwire.tree import Tree
 
 _ALIASES = {
-    "speculative_algo": "speculative_algorithm", "speculative_draft_model": "speculative_draft_model_path", "tp": "tp_size",
-    "tensor_parallel_size": "tp_size", "pp": "pp_size", "pipeline_parallel_size": "pp_size", "dp": "dp_size", "model": "model_path",
+    "speculative_algo": "speculative_algorithm",
+    "speculative_draft_model": "speculative_draft_model_path",
+    "tp": "tp_size",
+    "tensor_parallel_size": "tp_size",
+    "pp": "pp_size",
+    "pipeline_parallel_size": "pp_size",
+    "dp": "dp_size",
+    "model": "model_path",
 }
 Rule = Callable[[Sequence[int] | None], Sequence[int] | None]
 
@@ -57,7 +64,8 @@ class Context:
 
     @cached_property
     def draft_tensors(self) -> dict[str, TensorFile]:
-        """The draft checkpoint's tensors by name; none when no directory was given, or it holds no safetensors."""
+        """The draft checkpoint's tensors by name; none when no directory was given, or it holds no
+        safetensors."""
         return checkpoint(self.draft_dir) if self.draft_dir else {}
 
     @cached_property
@@ -67,7 +75,8 @@ class Context:
 
     @cached_property
     def static(self) -> dict[str, Check]:
-        """What preflight finds wrong without a run, by id; nothing unless target, draft and tree are known."""
+        """What preflight finds wrong without a run, by id; nothing unless target, draft and tree are known.
+        """
         if not (self.tree and self.target_dir and self.draft_dir):
             return {}
         return static_faults(self.tree, self.target_dir, self.draft_dir)
@@ -77,7 +86,8 @@ class Context:
         return target_name(self.target_dir) if self.target_dir else None
 
     def ids_for(self, boundaries: Sequence[int]) -> list[int] | None:
-        """The layer ids that this tree turns into `boundaries`; None when its rule is not known or gives no way."""
+        """The layer ids that this tree turns into `boundaries`; None when its rule is not known or gives no
+        way."""
         if self.rule is None:
             return None
         wanted = list(boundaries)
@@ -88,8 +98,13 @@ class Context:
 
 
 def make_context(
-    *, target: Path | str | None = None, draft: Path | str | None = None, launch: str | Mapping[str, Any] | None = None,
-    version: str | None = None, rule: Rule | None = None, accept_length: float | None = None,
+    *,
+    target: Path | str | None = None,
+    draft: Path | str | None = None,
+    launch: str | Mapping[str, Any] | None = None,
+    version: str | None = None,
+    rule: Rule | None = None,
+    accept_length: float | None = None,
     tree: Tree | None = None,
 ) -> Context:
     """Read the configs that were named; SpecwireError when one of them cannot be read.
@@ -100,8 +115,15 @@ def make_context(
         version = version or tree.version
         rule = rule or (tree_rule(tree, Path(target)) if target else None)
     return Context(
-        launch_arguments(launch), Path(target) if target else None, Path(draft) if draft else None,
-        read_config(target) if target else None, read_config(draft) if draft else None, version, rule, accept_length, tree,
+        launch_arguments(launch),
+        Path(target) if target else None,
+        Path(draft) if draft else None,
+        read_config(target) if target else None,
+        read_config(draft) if draft else None,
+        version,
+        rule,
+        accept_length,
+        tree,
     )
 
 
@@ -119,7 +141,9 @@ def launch_arguments(launch: str | Mapping[str, Any] | None) -> dict[str, str]:
     for word, following in zip(words, [*words[1:], "--"]):
         if word.startswith("--"):
             name, equals, value = word.partition("=")
-            found[_argument(name)] = value if equals else ("true" if following.startswith("--") else following)
+            found[_argument(name)] = (
+                value if equals else ("true" if following.startswith("--") else following)
+            )
     return found
 
 
@@ -129,13 +153,16 @@ def _argument(name: str) -> str:
 
 
 def tree_rule(tree: Tree, target: Path) -> Rule | None:
-    """Which boundaries `tree` captures for given layer ids of this target, read from its source; None when it cannot be read."""
+    """Which boundaries `tree` captures for given layer ids of this target, read from its source; None when it
+    cannot be read."""
     from specwire.preflight.rule import captured_boundaries
 
     config = read_config(target)
 
     def rule(ids: Sequence[int] | None) -> Sequence[int] | None:
-        return captured_boundaries(tree, config["architectures"], config, None if ids is None else list(ids)).captured
+        return captured_boundaries(
+            tree, config["architectures"], config, None if ids is None else list(ids)
+        ).captured
 
     try:
         rule(None)
@@ -151,5 +178,7 @@ def static_faults(tree: Tree, target: Path, draft: Path) -> dict[str, Check]:
     from specwire.preflight.interpreter.modules import Source
 
     facts = gather(Source(tree), target, draft, None, None)
-    checks = [found for module in (check_vocabulary, check_weights, check_serving) for found in module.check(facts)]
+    checks = [
+        found for module in (check_vocabulary, check_weights, check_serving) for found in module.check(facts)
+    ]
     return {check.id: check for check in checks if check.state == "fault"}

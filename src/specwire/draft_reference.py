@@ -1,7 +1,8 @@
-"""What an EAGLE-3 draft of the Llama kind should make of its inputs, computed from its checkpoint in plain PyTorch.
+"""What an EAGLE-3 draft of the Llama kind should make of its inputs, computed from its checkpoint in plain
+PyTorch.
 
-Everything is computed in float64 from the checkpoint's own numbers, one projection at a time and a block of its
-rows at a time, so that a large draft needs little memory.
+Everything is computed in float64 from the checkpoint's own numbers, one projection at a time and a block of
+its rows at a time, so that a large draft needs little memory.
 """
 
 from __future__ import annotations
@@ -16,10 +17,21 @@ from specwire.tensorfile import TensorFile
 if TYPE_CHECKING:
     import torch
 
-LAYER = {f"{part}.weight" for part in (
-    "input_layernorm", "hidden_norm", "post_attention_layernorm", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj",
-    "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
-)}
+LAYER = {
+    f"{part}.weight"
+    for part in (
+        "input_layernorm",
+        "hidden_norm",
+        "post_attention_layernorm",
+        "mlp.gate_proj",
+        "mlp.up_proj",
+        "mlp.down_proj",
+        "self_attn.q_proj",
+        "self_attn.k_proj",
+        "self_attn.v_proj",
+        "self_attn.o_proj",
+    )
+}
 BLOCK_BYTES = 32 * 1024 * 1024
 
 
@@ -32,7 +44,8 @@ class NotCovered(NotSeen):
 
 @dataclass(frozen=True)
 class Variant:
-    """One way to run the layer: rotary base (None: no rotation), how far positions are moved, and what attention sees."""
+    """One way to run the layer: rotary base (None: no rotation), how far positions are moved, and what
+    attention sees."""
 
     name: str
     theta: float | None
@@ -72,7 +85,13 @@ class Reference:
             states = self._norm(states, "input_norm.weight")
         if each and self.name("fc_norm.0.weight"):
             count = sum(1 for i in range(64) if self.name(f"fc_norm.{i}.weight"))
-            states = torch.cat([self._norm(part, f"fc_norm.{i}.weight") for i, part in enumerate(states.chunk(count, dim=-1))], dim=-1)
+            states = torch.cat(
+                [
+                    self._norm(part, f"fc_norm.{i}.weight")
+                    for i, part in enumerate(states.chunk(count, dim=-1))
+                ],
+                dim=-1,
+            )
         found = self._linear(states, "fc.weight")
         if bias := self.name("fc.bias"):
             found = found + self._rows(bias, [0], flat=True)
@@ -81,26 +100,39 @@ class Reference:
     def has_norms(self) -> bool:
         return bool(self.name("input_norm.weight") or self.name("fc_norm.0.weight"))
 
-    def layer(self, embeds: torch.Tensor, states: torch.Tensor, positions: torch.Tensor, variant: Variant) -> torch.Tensor:
+    def layer(
+        self, embeds: torch.Tensor, states: torch.Tensor, positions: torch.Tensor, variant: Variant
+    ) -> torch.Tensor:
         """The stream after the draft's one layer, before its final norm, for the tokens of one prompt."""
         import torch
 
         self._check()
         own = self._own
-        both = torch.cat([self._norm(embeds, own("input_layernorm.weight")), self._norm(states, own("hidden_norm.weight"))], dim=-1)
+        both = torch.cat(
+            [
+                self._norm(embeds, own("input_layernorm.weight")),
+                self._norm(states, own("hidden_norm.weight")),
+            ],
+            dim=-1,
+        )
         stream = states + self._attention(both, positions, variant)
         inner = self._norm(stream, own("post_attention_layernorm.weight"))
         gate = self._linear(inner, own("mlp.gate_proj.weight"))
-        return stream + self._linear(torch.nn.functional.silu(gate) * self._linear(inner, own("mlp.up_proj.weight")), own("mlp.down_proj.weight"))
+        return stream + self._linear(
+            torch.nn.functional.silu(gate) * self._linear(inner, own("mlp.up_proj.weight")),
+            own("mlp.down_proj.weight"),
+        )
 
     def hidden_out(self, stream: torch.Tensor) -> torch.Tensor:
         """What the draft hands to its next step: the stream, or its norm where the config says so."""
         return self._norm(stream, "norm.weight") if self.config.get("norm_output") else stream
 
     def choose(self, stream: torch.Tensor, token: int, slack: float) -> tuple[int, int] | None:
-        """The token that the draft should say after the state `stream` [1, hidden], as the target's id and as its own.
+        """The token that the draft should say after the state `stream` [1, hidden], as the target's id and as
+        its own.
 
-        `token` itself, if its score comes within `slack` of the best in units of the scores' size; None without a head.
+        `token` itself, if its score comes within `slack` of the best in units of the scores' size; None
+        without a head.
         """
         if not self.name("lm_head.weight"):
             return None
@@ -120,7 +152,10 @@ class Reference:
         return self._rows(table, tokens) if table else None
 
     def _own(self, ending: str) -> str:
-        return next((name for name in (f"midlayer.{ending}", f"layers.0.{ending}") if self.name(name)), f"midlayer.{ending}")
+        return next(
+            (name for name in (f"midlayer.{ending}", f"layers.0.{ending}") if self.name(name)),
+            f"midlayer.{ending}",
+        )
 
     def _check(self) -> None:
         scaling = self.config.get("rope_scaling") or self.config.get("rope_parameters") or {}
@@ -134,31 +169,58 @@ class Reference:
         if float(self.config.get("partial_rotary_factor") or 1) != 1:
             raise NotCovered("a rotary embedding of a part of each head")
         prefix = (self.name(self._own("hidden_norm.weight")) or "").removesuffix("hidden_norm.weight")
-        strange = [name for name in self.tensors if prefix and name.startswith(prefix) and name.removeprefix(prefix) not in LAYER]
+        strange = [
+            name
+            for name in self.tensors
+            if prefix and name.startswith(prefix) and name.removeprefix(prefix) not in LAYER
+        ]
         if strange:
             raise NotCovered(f"a layer with {strange[0]}")
-        missing = [end for end in ("self_attn.q_proj.weight", "self_attn.o_proj.weight", "mlp.gate_proj.weight", "hidden_norm.weight")
-                   if not self.name(self._own(end))]
+        missing = [
+            end
+            for end in (
+                "self_attn.q_proj.weight",
+                "self_attn.o_proj.weight",
+                "mlp.gate_proj.weight",
+                "hidden_norm.weight",
+            )
+            if not self.name(self._own(end))
+        ]
         if missing or self.config.get("hidden_act", "silu") != "silu":
-            raise NotCovered(f"a layer without {missing[0]}" if missing else f"activation {self.config['hidden_act']}")
+            raise NotCovered(
+                f"a layer without {missing[0]}" if missing else f"activation {self.config['hidden_act']}"
+            )
 
     def _attention(self, inner: torch.Tensor, positions: torch.Tensor, variant: Variant) -> torch.Tensor:
         import torch
 
         heads = int(self.config["num_attention_heads"])
         size = int(self.config.get("head_dim") or self.config["hidden_size"] // heads)
-        q, k, v = (self._linear(inner, self._own(f"self_attn.{part}_proj.weight")).view(len(inner), -1, size) for part in "qkv")
+        q, k, v = (
+            self._linear(inner, self._own(f"self_attn.{part}_proj.weight")).view(len(inner), -1, size)
+            for part in "qkv"
+        )
         if variant.theta is not None:
             q, k = (_rotated(x, positions + variant.shift, variant.theta) for x in (q, k))
         k, v = (x.repeat_interleave(heads // x.shape[1], dim=1) for x in (k, v))
         scores = torch.einsum("qhd,khd->hqk", q, k) * size**-0.5
         count = len(inner)
-        hidden = torch.ones(count, count, dtype=torch.bool).triu(1) if variant.sees == "all before" else ~torch.eye(count, dtype=torch.bool)
+        hidden = (
+            torch.ones(count, count, dtype=torch.bool).triu(1)
+            if variant.sees == "all before"
+            else ~torch.eye(count, dtype=torch.bool)
+        )
         weights = scores.masked_fill(hidden, float("-inf")).softmax(dim=-1)
-        return self._linear(torch.einsum("hqk,khd->qhd", weights, v).flatten(1), self._own("self_attn.o_proj.weight"))
+        return self._linear(
+            torch.einsum("hqk,khd->qhd", weights, v).flatten(1), self._own("self_attn.o_proj.weight")
+        )
 
     def _norm(self, x: torch.Tensor, ending: str) -> torch.Tensor:
-        return x / (x.square().mean(dim=-1, keepdim=True) + self.eps).sqrt() * self._rows(self._known(ending), [0], flat=True)
+        return (
+            x
+            / (x.square().mean(dim=-1, keepdim=True) + self.eps).sqrt()
+            * self._rows(self._known(ending), [0], flat=True)
+        )
 
     def _linear(self, x: torch.Tensor, ending: str) -> torch.Tensor:
         import torch
@@ -169,7 +231,10 @@ class Reference:
         if len(entry.shape) != 2 or entry.shape[1] != x.shape[-1]:
             raise NotCovered(f"{name} is {list(entry.shape)} for inputs {x.shape[-1]} wide")
         step = max(1, BLOCK_BYTES // (8 * entry.shape[1]))
-        parts = [x @ file.rows(name, first, min(step, entry.shape[0] - first)).double().T for first in range(0, entry.shape[0], step)]
+        parts = [
+            x @ file.rows(name, first, min(step, entry.shape[0] - first)).double().T
+            for first in range(0, entry.shape[0], step)
+        ]
         return torch.cat(parts, dim=-1)
 
     def _known(self, ending: str) -> str:

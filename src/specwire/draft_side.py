@@ -1,4 +1,5 @@
-"""The draft's side of a capture, step by step: embedding, projection, layer, drafted token, each from recorded inputs.
+"""The draft's side of a capture, step by step: embedding, projection, layer, drafted token, each from
+recorded inputs.
 
 Each step is recomputed from what the engine itself gave to it, so that a fault shows in its own step only.
 """
@@ -26,7 +27,8 @@ CLEARER = 2.0
 
 @dataclass(frozen=True)
 class Prefill:
-    """What one prefill of the draft left behind. `last` is the draft's own state at each request's last token."""
+    """What one prefill of the draft left behind. `last` is the draft's own state at each request's last
+    token."""
 
     input: Event
     fc: Event | None
@@ -36,7 +38,8 @@ class Prefill:
 
 @dataclass(frozen=True)
 class DraftSide:
-    """The first few prefills of the golden's prompts on the first rank, and the reference to hold against them."""
+    """The first few prefills of the golden's prompts on the first rank, and the reference to hold against
+    them."""
 
     reference: Reference
     prefills: tuple[Prefill, ...]
@@ -47,17 +50,21 @@ class DraftSide:
     def fc_run(self) -> str | None:
         """How the engine ran `fc`: "as configured", another way, or None when no way gives its output."""
         event = self._with("fc")[0].fc
-        return self._explain(self.fc_errors, event.file.entry("output").torch_name, event.file.entry("input").shape[1])
+        return self._explain(
+            self.fc_errors, event.file.entry("output").torch_name, event.file.entry("input").shape[1]
+        )
 
     @property
     def layer_run(self) -> str | None:
-        """How the engine ran the layer: "as configured", another way, or None when no way gives its output."""
+        """How the engine ran the layer: "as configured", another way, or None when no way gives its output.
+        """
         event = self._with("last")[0].last
         return self._explain(self.layer_errors, event.dtype, 4 * event.width)
 
     @cached_property
     def drafted(self) -> tuple[tuple[int, int, int], ...]:
-        """(token drafted, the reference's, the reference's before mapping) after each prefill that a step follows.
+        """(token drafted, the reference's, the reference's before mapping) after each prefill that a step
+        follows.
 
         A token whose score is as good as the best one's, to within rounding, counts as the reference's.
         """
@@ -65,11 +72,16 @@ class DraftSide:
         for prefill in self._with("last"):
             stream = _rows(prefill.last, "hidden_states")
             for row, token in enumerate(prefill.next_tokens):
-                choice = self.reference.choose(stream[row:row + 1], token, self._bound(prefill.last.dtype, prefill.last.width))
+                choice = self.reference.choose(
+                    stream[row : row + 1], token, self._bound(prefill.last.dtype, prefill.last.width)
+                )
                 if choice is not None:
                     found.append((token, *choice))
         if not found:
-            raise NotSeen("no drafted token can be recomputed: no step of the draft after a prefill, or no lm_head in the checkpoint")
+            raise NotSeen(
+                "no drafted token can be recomputed: no step of the draft after a prefill, or no lm_head in "
+                "the checkpoint"
+            )
         return tuple(found)
 
     @cached_property
@@ -78,7 +90,10 @@ class DraftSide:
         errors: dict[str, float] = {}
         for prefill in self.prefills:
             tokens, embeds = list(prefill.input.token_ids), _rows(prefill.input, "embeds")
-            tables = {"the draft's own": self.reference.embeddings(tokens), "the target's": self._target_rows(tokens)}
+            tables = {
+                "the draft's own": self.reference.embeddings(tokens),
+                "the target's": self._target_rows(tokens),
+            }
             for name, rows in tables.items():
                 if rows is not None and rows.shape == embeds.shape:
                     errors[name] = max(errors.get(name, 0.0), max(relative(embeds, rows)))
@@ -93,12 +108,16 @@ class DraftSide:
     @cached_property
     def fc_errors(self) -> dict[str, float]:
         """The worst row's relative error of `fc`: as configured, and with or without the norms before it."""
-        runs = {"as configured": None} | ({"with the norms": True, "without the norms": False} if self.reference.has_norms() else {})
+        runs = {"as configured": None} | (
+            {"with the norms": True, "without the norms": False} if self.reference.has_norms() else {}
+        )
         errors: dict[str, float] = {}
         for prefill in self._with("fc"):
             states, output = _rows(prefill.fc, "input"), _rows(prefill.fc, "output")
             for name, normed in runs.items():
-                errors[name] = max(errors.get(name, 0.0), max(relative(output, self.reference.fc(states, normed))))
+                errors[name] = max(
+                    errors.get(name, 0.0), max(relative(output, self.reference.fc(states, normed)))
+                )
         return errors
 
     @cached_property
@@ -108,21 +127,31 @@ class DraftSide:
         for prefill in self._with("last"):
             event = prefill.input
             embeds, positions = _rows(event, "embeds"), _rows(event, "positions")
-            states = _rows(prefill.fc, "output") if prefill.fc else self.reference.fc(_rows(event, "hidden_states"))
+            states = (
+                _rows(prefill.fc, "output")
+                if prefill.fc
+                else self.reference.fc(_rows(event, "hidden_states"))
+            )
             got = _rows(prefill.last, "hidden_states")
             for variant in self.variants:
                 made = [
-                    self.reference.hidden_out(self.reference.layer(embeds[a:a + n], states[a:a + n], positions[a:a + n], variant)[-1:])
+                    self.reference.hidden_out(
+                        self.reference.layer(
+                            embeds[a : a + n], states[a : a + n], positions[a : a + n], variant
+                        )[-1:]
+                    )
                     for a, n, _ in event.requests
                 ]
-                found = [relative(got[i:i + 1], one)[0] for i, one in enumerate(made)]
+                found = [relative(got[i : i + 1], one)[0] for i, one in enumerate(made)]
                 errors[variant.name] = max(errors.get(variant.name, 0.0), *found)
         return errors
 
     @property
     def variants(self) -> list[Variant]:
         own = self.reference.theta
-        others = {theta for theta in (self.target_theta, 10000.0, 500000.0, 1000000.0) if theta and theta != own}
+        others = {
+            theta for theta in (self.target_theta, 10000.0, 500000.0, 1000000.0) if theta and theta != own
+        }
         return [
             Variant("as configured", own),
             *(Variant(f"rope theta {theta:g}", theta) for theta in sorted(others)),
@@ -146,7 +175,12 @@ class DraftSide:
     def _with(self, part: str) -> list[Prefill]:
         found = [prefill for prefill in self.prefills if getattr(prefill, part) is not None]
         if not found:
-            raise NotSeen({"fc": "no draft-fc event was captured", "last": "no state of the draft's own was captured (concat-last)"}[part])
+            raise NotSeen(
+                {
+                    "fc": "no draft-fc event was captured",
+                    "last": "no state of the draft's own was captured (concat-last)",
+                }[part]
+            )
         return found
 
 
@@ -155,15 +189,25 @@ def draft_side(evidence: Evidence) -> DraftSide:
     context = evidence.context
     if not context.draft_tensors or context.draft is None:
         raise NotSeen("the draft's directory was not given (--draft), or holds no safetensors")
-    quantised = context.launch.get("speculative_draft_model_quantization") or context.launch.get("quantization")
+    quantised = context.launch.get("speculative_draft_model_quantization") or context.launch.get(
+        "quantization"
+    )
     if quantised:
-        raise NotSeen(f"the engine was asked to quantise ({quantised}): the checkpoint's own numbers are no reference for the draft then")
+        raise NotSeen(
+            f"the engine was asked to quantise ({quantised}): the checkpoint's own numbers are no reference "
+            "for the draft then"
+        )
     prefills = tuple(_prefills(evidence))
     if not prefills:
         raise NotSeen("no prefill of the draft was captured")
     target = context.target or {}
     theta = (target.get("rope_parameters") or {}).get("rope_theta") or target.get("rope_theta")
-    return DraftSide(Reference(context.draft_tensors, context.draft), prefills, float(theta) if theta else None, context.target_tensors)
+    return DraftSide(
+        Reference(context.draft_tensors, context.draft),
+        prefills,
+        float(theta) if theta else None,
+        context.target_tensors,
+    )
 
 
 def _prefills(evidence: Evidence) -> list[Prefill]:
@@ -177,10 +221,19 @@ def _prefills(evidence: Evidence) -> list[Prefill]:
         whole = id(event) in known and event.token_ids and len(event.token_ids) == event.rows <= TOKENS
         if not whole or any(prefix for _, _, prefix in event.requests) or "embeds" not in event.file.tensors:
             continue
-        after = _until_next(events[place + 1:])
-        fc = next((one for one in after if one.site == "draft-fc" and one.prefill and one.about.get("fc_ran")), None)
-        last = next((one for one in after if one.site == "concat-last" and one.prefill and one.rows == len(event.requests)), None)
-        found.append(Prefill(event, fc, last, _drafted(events[place + 1:], len(event.requests))))
+        after = _until_next(events[place + 1 :])
+        fc = next(
+            (one for one in after if one.site == "draft-fc" and one.prefill and one.about.get("fc_ran")), None
+        )
+        last = next(
+            (
+                one
+                for one in after
+                if one.site == "concat-last" and one.prefill and one.rows == len(event.requests)
+            ),
+            None,
+        )
+        found.append(Prefill(event, fc, last, _drafted(events[place + 1 :], len(event.requests))))
     return found[:PREFILLS]
 
 
@@ -190,7 +243,8 @@ def _until_next(events: Sequence[Event]) -> list[Event]:
 
 
 def _drafted(events: Sequence[Event], requests: int) -> tuple[int, ...]:
-    """The first tokens that were drafted after a prefill: the ids of the draft's next step, if it is a decode of as many rows."""
+    """The first tokens that were drafted after a prefill: the ids of the draft's next step, if it is a decode
+    of as many rows."""
     step = next((event for event in events if event.site == "draft-input"), None)
     if step is None or step.mode != "DECODE" or not step.token_ids or len(step.token_ids) != requests:
         return ()

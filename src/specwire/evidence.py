@@ -18,9 +18,11 @@ if TYPE_CHECKING:
 
     from specwire.draft_side import DraftSide
 
+
 @dataclass(frozen=True)
 class Cause:
-    """A named fault. `steps` counts what had to be assumed: of two causes that both fit, the one with fewer is first.
+    """A named fault. `steps` counts what had to be assumed: of two causes that both fit, the one with fewer
+    is first.
 
     A `last_resort` says that nothing known explains the numbers, and is dropped when something does.
     """
@@ -46,8 +48,9 @@ class NotSeen(Exception):
 
 @dataclass(frozen=True)
 class Sample:
-    """Some rows, held in memory. `captured` has [rows, slots, hidden] in float32 for each rank whose bytes differ;
-    `distances` is [slots, boundaries, rows], the first rank's relative L2 to every boundary of the golden."""
+    """Some rows, held in memory. `captured` has [rows, slots, hidden] in float32 for each rank whose bytes
+    differ; `distances` is [slots, boundaries, rows], the first rank's relative L2 to every boundary of the
+    golden."""
 
     places: tuple[tuple[int, int], ...]
     rows: tuple[tuple[Piece, int], ...]
@@ -92,7 +95,8 @@ class Evidence:
 
     @property
     def seen(self) -> Sample:
-        """The sampled rows; NotSeen when no row of the golden's prompts was captured, or none of a known width."""
+        """The sampled rows; NotSeen when no row of the golden's prompts was captured, or none of a known
+        width."""
         if self.sample is None:
             raise NotSeen("no captured rows to look at")
         return self.sample
@@ -101,11 +105,16 @@ class Evidence:
     def short_events(self) -> tuple[Event, ...]:
         """Prefills of the golden's prompts that recorded fewer states than they had tokens."""
         events = self.capture.at(self.site) if self.capture else []
-        return tuple(event for event in events if event.token_ids and event.rows < len(event.token_ids) and knows(self.golden, event))
+        return tuple(
+            event
+            for event in events
+            if event.token_ids and event.rows < len(event.token_ids) and knows(self.golden, event)
+        )
 
     @cached_property
     def draft(self) -> DraftSide:
-        """The draft's side; NotSeen when the draft's checkpoint was not given, or nothing of the draft was captured."""
+        """The draft's side; NotSeen when the draft's checkpoint was not given, or nothing of the draft was
+        captured."""
         from specwire.draft_side import draft_side
 
         return draft_side(self)
@@ -126,7 +135,8 @@ class Evidence:
         medians = self.seen.distances.nan_to_num(nan=float("inf")).median(dim=-1).values
         best = medians.min(dim=-1)
         return tuple(
-            (self.seen.boundaries[int(k)], float(distance)) for k, distance in zip(best.indices, best.values, strict=True)
+            (self.seen.boundaries[int(k)], float(distance))
+            for k, distance in zip(best.indices, best.values, strict=True)
         )
 
     @cached_property
@@ -138,14 +148,18 @@ class Evidence:
     def not_finite(self) -> tuple[tuple[int, int, int], ...]:
         """(rank, sampled row, slot) of every row that holds NaN or infinity."""
         return tuple(
-            (rank, row, slot) for rank, states in self.seen.captured.items() for row, slot in (~states.isfinite().all(dim=-1)).nonzero().tolist()
+            (rank, row, slot)
+            for rank, states in self.seen.captured.items()
+            for row, slot in (~states.isfinite().all(dim=-1)).nonzero().tolist()
         )
 
     @cached_property
     def nearest_rows(self) -> tuple[tuple[int | None, ...], ...]:
-        """Per slot and sampled row, the index of the sampled golden row (at the slot's trained boundary) that it is.
+        """Per slot and sampled row, the index of the sampled golden row (at the slot's trained boundary) that
+        it is.
 
-        None where it is none of them within the noise floor. Empty when the slots are not the trained ones in number.
+        None where it is none of them within the noise floor. Empty when the slots are not the trained ones in
+        number.
         """
         if self.slot_count != len(self.trained):
             return ()
@@ -157,14 +171,19 @@ class Evidence:
         if boundary not in self.seen.boundaries:
             return ()
         wanted, states = self.wanted(boundary).double(), self.captured(slot).double()
-        ratio = torch.cdist(states, wanted, compute_mode="donot_use_mm_for_euclid_dist") / wanted.norm(dim=-1).clamp_min(1e-300)
+        ratio = torch.cdist(states, wanted, compute_mode="donot_use_mm_for_euclid_dist") / wanted.norm(
+            dim=-1
+        ).clamp_min(1e-300)
         best = ratio.nan_to_num(nan=float("inf")).min(dim=-1)
         bound = self.floor(boundary).usual
-        return tuple(int(i) if error <= bound else None for i, error in zip(best.indices, best.values, strict=True))
+        return tuple(
+            int(i) if error <= bound else None for i, error in zip(best.indices, best.values, strict=True)
+        )
 
     @cached_property
     def moved_rows(self) -> tuple[tuple[int, int | None], ...] | None:
-        """Sampled rows that are not in their place, with the row that they are instead, or None where they are zero.
+        """Sampled rows that are not in their place, with the row that they are instead, or None where they
+        are zero.
 
         None as a whole when some row is no row of the golden's at all, or not the same one in every slot.
         """
@@ -197,19 +216,21 @@ class Evidence:
         name = f"boundary.{what}" if isinstance(what, int) else what
         if not self.golden.has(name):
             raise NotSeen(f"the golden does not hold {name}")
-        return _golden_rows(self.golden, name, self.seen.places, shift)[:, :self.columns]
+        return _golden_rows(self.golden, name, self.seen.places, shift)[:, : self.columns]
 
     @cached_property
     def off(self) -> tuple[int, ...]:
         """Slots with a sampled row, on any rank, that is not the row of the boundary that was trained.
 
-        A slot whose boundary the golden lacks is not among them.
+        A slot whose boundary the golden lacks is not among them; none is when the slots are not as many
+        as were trained.
         """
         if self.slot_count != len(self.trained):
-            return tuple(range(len(self.trained)))
+            return ()
         others = list(self.seen.captured)[1:]
         return tuple(
-            slot for slot, k in enumerate(self.trained)
+            slot
+            for slot, k in enumerate(self.trained)
             if k in self.seen.boundaries
             and not (self.exact(slot, k) and all(self.fits(self.captured(slot, rank), k) for rank in others))
         )
@@ -236,7 +257,8 @@ class Evidence:
         return 2 * len(errors) >= len(wanted) and self.floor(boundary).allows(errors)
 
     def holds(self, slot: int, expected: torch.Tensor, boundary: int) -> bool:
-        """Whether the slot's sampled rows are those of `expected`, within the floor of `boundary`; NaN rows are left out."""
+        """Whether the slot's sampled rows are those of `expected`, within the floor of `boundary`; NaN rows
+        are left out."""
         kept = expected.isfinite().all(dim=-1)
         return self.floor(boundary).allows(relative(self.captured(slot)[kept], expected[kept]))
 
@@ -263,7 +285,9 @@ def _golden_rows(golden: Golden, name: str, where: Sequence[tuple[int, int]], sh
 
     inside = [0 <= position + shift < len(golden.prompts[prompt].token_ids) for prompt, position in where]
     found = torch.full((len(where), golden.hidden), float("nan"))
-    kept = [(prompt, position + shift) for (prompt, position), good in zip(where, inside, strict=True) if good]
+    kept = [
+        (prompt, position + shift) for (prompt, position), good in zip(where, inside, strict=True) if good
+    ]
     if kept:
         found[torch.tensor(inside)] = golden.rows(name, kept).float()
     return found

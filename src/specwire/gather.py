@@ -1,4 +1,5 @@
-"""Gathers the evidence from a golden and a capture: aligned, compared row by row, and sampled for a closer look."""
+"""Gathers the evidence from a golden and a capture: aligned, compared row by row, and sampled for a closer
+look."""
 
 from __future__ import annotations
 
@@ -28,8 +29,19 @@ def gather(golden: Golden, capture: Capture, context: Context) -> Evidence:
         comparison = compare(by_rank, golden, golden.trained, golden.hidden)
     sample = _sample(golden, by_rank, slots, comparison) if lead and slots else None
     return Evidence(
-        golden, context, site, lead[0].event.width if lead else None, lead[0].event.dtype if lead else golden.dtype, sample,
-        capture, tuple(by_rank), lead, alignment, tuple(odd), comparison, tuple(notes) + alignment.strange,
+        golden,
+        context,
+        site,
+        lead[0].event.width if lead else None,
+        lead[0].event.dtype if lead else golden.dtype,
+        sample,
+        capture,
+        tuple(by_rank),
+        lead,
+        alignment,
+        tuple(odd),
+        comparison,
+        tuple(notes) + alignment.strange,
     )
 
 
@@ -53,7 +65,9 @@ def _one_width(pieces: Iterable[Piece]) -> tuple[list[Piece], list[str]]:
     )
 
 
-def _sample(golden: Golden, by_rank: Mapping[int, Sequence[Piece]], slots: int, comparison: Comparison | None) -> Sample:
+def _sample(
+    golden: Golden, by_rank: Mapping[int, Sequence[Piece]], slots: int, comparison: Comparison | None
+) -> Sample:
     import torch
 
     ranks = list(comparison.squares) if comparison else list(by_rank)
@@ -63,10 +77,12 @@ def _sample(golden: Golden, by_rank: Mapping[int, Sequence[Piece]], slots: int, 
     lead = [locate(lead_pieces, row) for row in chosen]
     where = tuple((piece.prompt, piece.position + index) for piece, index in lead)
     captured = {
-        rank: torch.stack([
-            piece.event.file.rows(piece.event.states, piece.row + index, 1)[0].float().view(slots, -1)
-            for piece, index in (locate(by_rank[rank], row) for row in chosen)
-        ])
+        rank: torch.stack(
+            [
+                piece.event.file.rows(piece.event.states, piece.row + index, 1)[0].float().view(slots, -1)
+                for piece, index in (locate(by_rank[rank], row) for row in chosen)
+            ]
+        )
         for rank in ranks
     }
     first = captured[ranks[0]].double()
@@ -80,12 +96,15 @@ def _sample(golden: Golden, by_rank: Mapping[int, Sequence[Piece]], slots: int, 
 
 
 def _choose(count: int, limit: int, comparison: Comparison | None) -> list[int]:
-    """At most `limit` of `count` rows, spread out; half of the room goes to the rows that are furthest off."""
+    """At most `limit` of `count` rows, spread out; half of the room goes to the rows that are furthest off.
+    """
     if count <= limit:
         return list(range(count))
     worst: list[int] = []
     if comparison:
-        errors = next(iter(comparison.squares.values())).errors.nan_to_num(nan=float("inf")).max(dim=-1).values
+        errors = (
+            next(iter(comparison.squares.values())).errors.nan_to_num(nan=float("inf")).max(dim=-1).values
+        )
         worst = errors.topk(limit // 2).indices.tolist()
     room = limit - len(worst)
     return sorted({*worst, *(round(i * (count - 1) / (room - 1)) for i in range(room))})

@@ -37,8 +37,9 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Noise:
-    """How far two honest computations of the same rows lie apart, in relative L2: the median row, the worst row,
-    and the share of rows that stray, which is those beyond `STRAY` medians (rounding that flipped an expert)."""
+    """How far two honest computations of the same rows lie apart, in relative L2: the median row, the worst
+    row, and the share of rows that stray, which is those beyond `STRAY` medians (rounding that flipped an
+    expert)."""
 
     median: float
     worst: float
@@ -73,7 +74,8 @@ class Golden:
         return all(prompt.prefix + what in self.file.tensors for prompt in self.prompts)
 
     def rows(self, what: str, places: Sequence[tuple[int, int]]) -> torch.Tensor:
-        """Rows of the tensor `what` ("boundary.3", "final_norm") at (prompt, position) pairs: [len(places), hidden].
+        """Rows of the tensor `what` ("boundary.3", "final_norm") at (prompt, position) pairs: [len(places),
+        hidden].
 
         Raises SpecwireError when one of them is not finite: nothing can be judged by such a golden.
         """
@@ -115,18 +117,30 @@ def open_golden(path: Path | str) -> Golden:
     file = open_tensors(path)
     metadata = file.metadata
     if metadata.get("schema") != SCHEMA:
-        raise SpecwireError(f"{path} is no golden file: its metadata says schema {metadata.get('schema')!r}, not {SCHEMA!r}")
+        raise SpecwireError(
+            f"{path} is no golden file: its metadata says schema {metadata.get('schema')!r}, not {SCHEMA!r}"
+        )
     layers = _number(file, "num_layers")
     hidden = _number(file, "hidden_size")
     trained = tuple(_json(file, "trained_boundaries"))
     if not trained or not all(type(k) is int and 0 <= k <= layers for k in trained):
-        raise SpecwireError(f"trained_boundaries of {path} must be a list of boundaries between 0 and {layers}, not {list(trained)}")
+        raise SpecwireError(
+            f"trained_boundaries of {path} must be a list of boundaries between 0 and {layers}, not "
+            f"{list(trained)}"
+        )
     prompts = _prompts(file, layers, hidden)
     if "vocab_size" in metadata:
         check_token_ids([prompt.token_ids for prompt in prompts], _number(file, "vocab_size"), str(path))
     return Golden(
-        file, prompts, trained, layers, hidden, metadata.get("dtype", ""), metadata.get("target", ""),
-        metadata.get("source", ""), _noise(file),
+        file,
+        prompts,
+        trained,
+        layers,
+        hidden,
+        metadata.get("dtype", ""),
+        metadata.get("target", ""),
+        metadata.get("source", ""),
+        _noise(file),
     )
 
 
@@ -135,7 +149,10 @@ def check_token_ids(prompts: Sequence[Sequence[int]], vocabulary: int, where: st
     for number, ids in enumerate(prompts):
         for place, token in enumerate(ids):
             if not 0 <= token < vocabulary:
-                raise SpecwireError(f"token id {token} at prompt {number}[{place}] of {where} is outside the vocabulary of {vocabulary}")
+                raise SpecwireError(
+                    f"token id {token} at prompt {number}[{place}] of {where} is outside the vocabulary of "
+                    f"{vocabulary}"
+                )
 
 
 def _prompts(file: TensorFile, layers: int, hidden: int) -> tuple[Prompt, ...]:
@@ -148,8 +165,15 @@ def _prompts(file: TensorFile, layers: int, hidden: int) -> tuple[Prompt, ...]:
         known.setdefault(prefix, set())
         if name.endswith("token_ids"):
             continue
-        if len(entry.shape) != 2 or entry.shape[1] != hidden or entry.dtype not in ("F16", "BF16", "F32", "F64"):
-            raise SpecwireError(f"{name} of {file.path} must be floating point [n, {hidden}], not {entry.dtype} {list(entry.shape)}")
+        if (
+            len(entry.shape) != 2
+            or entry.shape[1] != hidden
+            or entry.dtype not in ("F16", "BF16", "F32", "F64")
+        ):
+            raise SpecwireError(
+                f"{name} of {file.path} must be floating point [n, {hidden}], not {entry.dtype} "
+                f"{list(entry.shape)}"
+            )
         if found[3] and int(found[3]) > layers:
             raise SpecwireError(f"{name} of {file.path} is beyond the target's {layers} layers")
         if found[2] == "boundary":
@@ -163,13 +187,18 @@ def _prompts(file: TensorFile, layers: int, hidden: int) -> tuple[Prompt, ...]:
 def _prompt(file: TensorFile, prefix: str, boundaries: set[int]) -> Prompt:
     entry = file.entry(prefix + "token_ids")
     if entry.dtype != "I64" or len(entry.shape) != 1 or entry.shape[0] == 0:
-        raise SpecwireError(f"{prefix}token_ids of {file.path} must be int64 [n] with n > 0, not {entry.dtype} {list(entry.shape)}")
+        raise SpecwireError(
+            f"{prefix}token_ids of {file.path} must be int64 [n] with n > 0, not {entry.dtype} "
+            f"{list(entry.shape)}"
+        )
     if not boundaries:
         raise SpecwireError(f"{file.path} holds no {prefix}boundary.K: nothing to compare")
     for name in (*(f"{kind}.{k}" for kind in ("boundary", "residual") for k in boundaries), "final_norm"):
         tensor = file.tensors.get(prefix + name)
         if tensor and tensor.shape[0] != entry.shape[0]:
-            raise SpecwireError(f"{prefix}{name} of {file.path} has {tensor.shape[0]} rows, token_ids {entry.shape[0]}")
+            raise SpecwireError(
+                f"{prefix}{name} of {file.path} has {tensor.shape[0]} rows, token_ids {entry.shape[0]}"
+            )
     ids = tuple(int(value) for value in file.values(prefix + "token_ids", 0, entry.shape[0]))
     if min(ids) < 0:
         raise SpecwireError(f"{prefix}token_ids of {file.path} holds the negative id {min(ids)}")
@@ -179,7 +208,9 @@ def _prompt(file: TensorFile, prefix: str, boundaries: set[int]) -> Prompt:
 def _number(file: TensorFile, key: str) -> int:
     text = file.metadata.get(key, "")
     if not text.isascii() or not text.isdigit() or not 0 < int(text[:12]) < 10**9:
-        raise SpecwireError(f"{key} in the metadata of {file.path} must be a positive number, not {text[:40]!r}")
+        raise SpecwireError(
+            f"{key} in the metadata of {file.path} must be a positive number, not {text[:40]!r}"
+        )
     return int(text)
 
 
@@ -189,7 +220,9 @@ def _json(file: TensorFile, key: str) -> Any:
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, (list, dict)):
-        raise SpecwireError(f"{key} in the metadata of {file.path} must be JSON, not {file.metadata.get(key, '')[:40]!r}")
+        raise SpecwireError(
+            f"{key} in the metadata of {file.path} must be JSON, not {file.metadata.get(key, '')[:40]!r}"
+        )
     return found
 
 
@@ -202,8 +235,15 @@ def _noise(file: TensorFile) -> dict[str, dict[int, Noise]]:
             for dtype, table in _json(file, "noise").items()
         }
     except (AttributeError, TypeError, ValueError) as error:
-        raise SpecwireError(f"noise in the metadata of {file.path} must be {{dtype: {{boundary: [median, worst, stray]}}}}") from error
-    flat = [value for table in noise.values() for one in table.values() for value in (one.median, one.worst, one.stray)]
+        raise SpecwireError(
+            f"noise in the metadata of {file.path} must be {{dtype: {{boundary: [median, worst, stray]}}}}"
+        ) from error
+    flat = [
+        value
+        for table in noise.values()
+        for one in table.values()
+        for value in (one.median, one.worst, one.stray)
+    ]
     if not all(math.isfinite(value) and 0 <= value < 2 for value in flat):
         raise SpecwireError(f"noise in the metadata of {file.path} must lie between 0 and 2")
     return noise
@@ -240,7 +280,8 @@ def write_golden(
     noise: Mapping[str, Mapping[int, Noise]] | None = None,
     extra: Mapping[str, str] | None = None,
 ) -> None:
-    """Write a golden file; the same input gives the same bytes. Written beside `path` and moved into place."""
+    """Write a golden file; the same input gives the same bytes. Written beside `path` and moved into place.
+    """
     import torch
 
     tensors: dict[str, torch.Tensor] = {}
@@ -263,7 +304,10 @@ def write_golden(
     }
     if noise:
         metadata["noise"] = json.dumps(
-            {name: {str(k): [one.median, one.worst, one.stray] for k, one in sorted(table.items())} for name, table in sorted(noise.items())}
+            {
+                name: {str(k): [one.median, one.worst, one.stray] for k, one in sorted(table.items())}
+                for name, table in sorted(noise.items())
+            }
         )
     write_tensors(path, tensors, metadata)
 
@@ -284,17 +328,35 @@ def open_log_golden(path: Path | str) -> LogGolden:
     try:
         document = json.loads(path.read_text("utf-8"))
         if document.get("schema") != SCHEMA or document.get("kind") != "log":
-            raise SpecwireError(f"{path} is no log golden: schema {document.get('schema')!r}, kind {document.get('kind')!r}")
-        slots = tuple(None if values is None else tuple(float(value) for value in values) for values in document["slots"])
+            raise SpecwireError(
+                f"{path} is no log golden: schema {document.get('schema')!r}, kind {document.get('kind')!r}"
+            )
+        slots = tuple(
+            None if values is None else tuple(float(value) for value in values)
+            for values in document["slots"]
+        )
         trained = tuple(document.get("trained_boundaries") or [None] * len(slots))
         shape = document.get("concat_shape")
         golden = LogGolden(
-            path, trained, slots, document.get("num_layers"), int(document["hidden_size"]), str(document["dtype"]),
-            (int(shape[0]), int(shape[1])) if shape else None, str(document.get("target", "")), str(document.get("source", "")),
+            path,
+            trained,
+            slots,
+            document.get("num_layers"),
+            int(document["hidden_size"]),
+            str(document["dtype"]),
+            (int(shape[0]), int(shape[1])) if shape else None,
+            str(document.get("target", "")),
+            str(document.get("source", "")),
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
         raise SpecwireError(f"{path} is no log golden: {type(error).__name__}: {error}") from error
     known = [values for values in slots if values is not None]
-    if not known or len(trained) != len(slots) or not all(len(v) == 5 and all(map(math.isfinite, v)) for v in known):
-        raise SpecwireError(f"{path} must give five finite values for at least one slot, and one trained boundary per slot")
+    if (
+        not known
+        or len(trained) != len(slots)
+        or not all(len(v) == 5 and all(map(math.isfinite, v)) for v in known)
+    ):
+        raise SpecwireError(
+            f"{path} must give five finite values for at least one slot, and one trained boundary per slot"
+        )
     return golden

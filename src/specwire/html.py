@@ -10,17 +10,26 @@ from pathlib import Path
 from typing import Any
 
 _STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 68rem; padding: 0 1rem; color: #1c2128; background: #fff }
+body {
+  font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 68rem; padding: 0 1rem;
+  color: #1c2128; background: #fff;
+}
 h1 { font-size: 1.4rem; margin: 0 0 .5rem } h2 { font-size: 1.05rem; margin: 2rem 0 .5rem }
-table { border-collapse: collapse } td, th { padding: .2rem .7rem; text-align: right; border-bottom: 1px solid #d8dee4 }
+table { border-collapse: collapse }
+td, th { padding: .2rem .7rem; text-align: right; border-bottom: 1px solid #d8dee4 }
 th { font-weight: 600; color: #57606a } td.text, th.text { text-align: left }
-code, td.mono { font: 13px ui-monospace, monospace } dl { display: grid; grid-template-columns: max-content auto; gap: .1rem 1rem }
-dt { color: #57606a } dd { margin: 0 } .match { color: #1a7f37 } .mismatch { color: #cf222e } .inconclusive, .not-compared { color: #9a6700 }
-.cause { border-left: 4px solid #cf222e; padding: .1rem 1rem; margin: 1rem 0 } .cause.possible { border-color: #d4a72c }
-.cause p { margin: .3rem 0 } svg { max-width: 100%; height: auto } svg text { font: 11px ui-monospace, monospace; fill: #57606a }
+code, td.mono { font: 13px ui-monospace, monospace }
+dl { display: grid; grid-template-columns: max-content auto; gap: .1rem 1rem }
+dt { color: #57606a } dd { margin: 0 }
+.match { color: #1a7f37 } .mismatch { color: #cf222e } .inconclusive, .not-compared { color: #9a6700 }
+.cause { border-left: 4px solid #cf222e; padding: .1rem 1rem; margin: 1rem 0 }
+.cause.possible { border-color: #d4a72c } .cause p { margin: .3rem 0 }
+svg { max-width: 100%; height: auto } svg text { font: 11px ui-monospace, monospace; fill: #57606a }
 .scroll { overflow-x: auto } pre { background: #f6f8fa; padding: .8rem; overflow-x: auto }
-@media (prefers-color-scheme: dark) { body { background: #0d1117; color: #e6edf3 } td, th { border-color: #30363d } pre { background: #161b22 }
-  .match { color: #3fb950 } .mismatch { color: #f85149 } .inconclusive, .not-compared { color: #d29922 } }
+@media (prefers-color-scheme: dark) {
+  body { background: #0d1117; color: #e6edf3 } td, th { border-color: #30363d } pre { background: #161b22 }
+  .match { color: #3fb950 } .mismatch { color: #f85149 } .inconclusive, .not-compared { color: #d29922 }
+}
 """
 
 
@@ -37,12 +46,18 @@ def write_page(path: Path | str, document: dict[str, Any], reproduce: str | None
 def page(document: dict[str, Any], reproduce: str | None = None) -> str:
     """The page's text."""
     parts = [
-        _head(document), _causes(document), _slots(document), _heatmap(document), _rows(document), _checks(document),
+        _head(document),
+        _causes(document),
+        _slots(document),
+        _heatmap(document),
+        _rows(document),
+        _checks(document),
         f"<h2>How to reproduce</h2><pre>{escape(reproduce or _command(document))}</pre>",
     ]
     title = f"specwire: {document['verdict']}"
     return (
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+        '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" '
+        'content="width=device-width">'
         f"<title>{title}</title><style>{_STYLE}</style></head><body>{''.join(parts)}</body></html>\n"
     )
 
@@ -54,14 +69,16 @@ def _head(document: dict[str, Any]) -> str:
         "golden": f"{document['golden']['path']} ({document['golden']['source']})",
         "compared": f"{document['compared']}, {document['rows_compared']} rows at {document['site']}",
         "target side": document["target_side"],
-        "concat": f"{document['concat_shape']} {document['dtype'] or ''}, golden {document['golden_concat_shape']}",
+        "concat": f"{document['concat_shape']} {document['dtype'] or ''}, golden "
+                  f"{document['golden_concat_shape']}",
         "ranks": f"{document['ranks']} ({agree})" if document["ranks"] > 1 else str(document["ranks"]),
         "noise floor": f"{_short(document['noise_floor'])}, {document['noise_source']}",
     }
     rows = "".join(f"<dt>{name}</dt><dd>{escape(str(value))}</dd>" for name, value in facts.items())
     why = "".join(f"<li>{escape(reason)}</li>" for reason in document["why"])
     return (
-        f'<h1>specwire check: <span class="{document["verdict"]}">{document["verdict"]}</span></h1><dl>{rows}</dl>'
+        '<h1>specwire check: <span '
+        f'class="{document["verdict"]}">{document["verdict"]}</span></h1><dl>{rows}</dl>'
         + (f"<p>No verdict, because:</p><ul>{why}</ul>" if why else "")
     )
 
@@ -70,7 +87,8 @@ def _causes(document: dict[str, Any]) -> str:
     if not document["causes"]:
         return "<h2>Causes</h2><p>None found.</p>"
     blocks = "".join(
-        f'<div class="cause {cause["confidence"]}"><p><b>{number}. {escape(cause["id"])}</b> ({cause["confidence"]})</p>'
+        f'<div class="cause {cause["confidence"]}"><p><b>{number}. {escape(cause["id"])}</b> '
+        f'({cause["confidence"]})</p>'
         f"<p>{escape(cause['evidence'])}</p><p><b>Fix:</b> {escape(cause['fix'])}</p></div>"
         for number, cause in enumerate(document["causes"], 1)
     )
@@ -78,25 +96,41 @@ def _causes(document: dict[str, Any]) -> str:
 
 
 def _slots(document: dict[str, Any]) -> str:
-    head = "".join(f"<th>{name}</th>" for name in ("slot", "wanted", "nearest", "relative L2", "bound", "cosine", "rows off"))
+    head = "".join(
+        f"<th>{name}</th>"
+        for name in ("slot", "wanted", "nearest", "relative L2", "bound", "cosine", "rows off")
+    )
     body = ""
     for slot in document["slots"]:
         off = f"{slot['failed_rows']} of {slot['rows']}" if slot["rows"] else "-"
         cosine = "-" if slot["cosine"] is None else f"{slot['cosine']:.6f}"
-        cells = [slot["slot"], slot["expected_boundary"], slot["nearest_boundary"], _short(slot["rel_l2"]), _short(slot["tolerance"]), cosine, off]
+        cells = [
+            slot["slot"],
+            slot["expected_boundary"],
+            slot["nearest_boundary"],
+            _short(slot["rel_l2"]),
+            _short(slot["tolerance"]),
+            cosine,
+            off,
+        ]
         body += (
-            "<tr>" + "".join(f"<td>{'-' if cell is None else escape(str(cell))}</td>" for cell in cells)
-            + f'<td class="mono text">{escape(_five(slot["hs_first5"]))}<br>{escape(_five(slot["golden_first5"]))}</td>'
+            "<tr>"
+            + "".join(f"<td>{'-' if cell is None else escape(str(cell))}</td>" for cell in cells)
+            + '<td class="mono '
+              f'text">{escape(_five(slot["hs_first5"]))}<br>{escape(_five(slot["golden_first5"]))}</td>'
             + f'<td class="text {slot["state"]}">{slot["state"]}</td></tr>'
         )
     return (
-        '<h2>Slots</h2><div class="scroll"><table><tr>' + head
-        + f'<th class="text">first five: captured, golden</th><th class="text">state</th></tr>{body}</table></div>'
+        '<h2>Slots</h2><div class="scroll"><table><tr>'
+        + head
+        + '<th class="text">first five: captured, golden</th><th '
+          f'class="text">state</th></tr>{body}</table></div>'
     )
 
 
 def _heatmap(document: dict[str, Any]) -> str:
-    """Slots by boundaries: how far the median row is, on a logarithmic scale; the wanted boundary is outlined."""
+    """Slots by boundaries: how far the median row is, on a logarithmic scale; the wanted boundary is
+    outlined."""
     table = document["distances"]
     if not table or not table["boundaries"]:
         return ""
@@ -110,16 +144,23 @@ def _heatmap(document: dict[str, Any]) -> str:
         for column, (k, value) in enumerate(zip(table["boundaries"], distances)):
             edge = ' stroke="#cf222e" stroke-width="2"' if k == expected else ""
             shapes.append(
-                f'<rect x="{50 + column * cell}" y="{30 + row * 34}" width="{cell - 2}" height="28" fill="{_shade(value, lowest)}"{edge}>'
+                f'<rect x="{50 + column * cell}" y="{30 + row * 34}" width="{cell - 2}" height="28" '
+                f'fill="{_shade(value, lowest)}"{edge}>'
                 f"<title>slot {row}, boundary {k}: relative L2 {_short(value)}</title></rect>"
             )
     step = max(1, math.ceil(34 / cell))
-    shapes += [f'<text x="{50 + i * cell}" y="22">{k}</text>' for i, k in enumerate(table["boundaries"]) if i % step == 0]
+    shapes += [
+        f'<text x="{50 + i * cell}" y="22">{k}</text>'
+        for i, k in enumerate(table["boundaries"])
+        if i % step == 0
+    ]
     width, height = 60 + count * cell, 40 + len(table["slots"]) * 34
     return (
-        f"<h2>Distance of each slot to each boundary</h2><p>Relative L2 of the median of {table['rows']} rows, logarithmic: dark is near. "
+        f"<h2>Distance of each slot to each boundary</h2><p>Relative L2 of the median of {table['rows']} "
+        "rows, logarithmic: dark is near. "
         f"Outlined: the boundary that was trained. Point at a cell for its number.</p>"
-        f'<svg viewBox="0 0 {width} {height}" width="{width}" role="img" aria-label="distance of slots to boundaries">{"".join(shapes)}</svg>'
+        f'<svg viewBox="0 0 {width} {height}" width="{width}" role="img" aria-label="distance of slots to '
+        f'boundaries">{"".join(shapes)}</svg>'
     )
 
 
@@ -138,7 +179,9 @@ def _rows(document: dict[str, Any]) -> str:
     if not tokens:
         return ""
     blocks = []
-    highest = max((error for slot in tokens["errors"] for error in slot if error is not None), default=0.0) or 1.0
+    highest = (
+        max((error for slot in tokens["errors"] for error in slot if error is not None), default=0.0) or 1.0
+    )
     lowest = max(1e-8, (document["noise_floor"] or 1e-7) / 30)
     count = len(tokens["places"])
     step = max(3.0, min(18.0, 900 / count))
@@ -149,34 +192,50 @@ def _rows(document: dict[str, Any]) -> str:
             size = 60 if error is None else 60 * _height(error, lowest, highest)
             colour = "#cf222e" if error is None or (bound and error > bound) else "#1a7f37"
             bars.append(
-                f'<rect x="{50 + row * step:.1f}" y="{70 - size:.1f}" width="{step - 1:.1f}" height="{max(size, 1):.1f}" fill="{colour}">'
+                f'<rect x="{50 + row * step:.1f}" y="{70 - size:.1f}" width="{step - 1:.1f}" '
+                f'height="{max(size, 1):.1f}" fill="{colour}">'
                 f"<title>prompt {prompt}, position {position}: {_short(error)}</title></rect>"
             )
         line = 70 - 60 * _height(bound, lowest, highest) if bound else None
-        rule = f'<line x1="50" x2="{50 + count * step:.0f}" y1="{line:.1f}" y2="{line:.1f}" stroke="#57606a" stroke-dasharray="4 3"/>' if line else ""
+        rule = (
+            f'<line x1="50" x2="{50 + count * step:.0f}" y1="{line:.1f}" y2="{line:.1f}" stroke="#57606a" '
+            'stroke-dasharray="4 3"/>'
+            if line
+            else ""
+        )
         width = 60 + count * step
-        blocks.append(f'<svg viewBox="0 0 {width:.0f} 76" width="{width:.0f}"><text x="0" y="44">slot {slot}</text>{"".join(bars)}{rule}</svg><br>')
+        blocks.append(
+            f'<svg viewBox="0 0 {width:.0f} 76" width="{width:.0f}"><text x="0" y="44">slot '
+            f'{slot}</text>{"".join(bars)}{rule}</svg><br>'
+        )
     return (
-        "<h2>Error of each token</h2><p>Relative L2 to the trained boundary, logarithmic, in the order of prompts and positions; "
-        f"dashed: the bound. {count} rows.</p><div class=\"scroll\">{''.join(blocks)}</div>"
+        "<h2>Error of each token</h2><p>Relative L2 to the trained boundary, logarithmic, in the order of "
+        "prompts and positions; "
+        f'dashed: the bound. {count} rows.</p><div class="scroll">{"".join(blocks)}</div>'
     )
 
 
 def _height(value: float, lowest: float, highest: float) -> float:
     if value <= lowest:
         return 0.0
-    return min(1.0, (math.log10(value) - math.log10(lowest)) / max(1e-9, math.log10(max(highest, 2 * lowest)) - math.log10(lowest)))
+    return min(
+        1.0,
+        (math.log10(value) - math.log10(lowest))
+        / max(1e-9, math.log10(max(highest, 2 * lowest)) - math.log10(lowest)),
+    )
 
 
 def _checks(document: dict[str, Any]) -> str:
     lines = "".join(
-        f'<tr><td class="text">{escape(check["id"])}</td><td class="text">{check["state"]}</td><td class="text">{escape(check["why"])}</td></tr>'
+        f'<tr><td class="text">{escape(check["id"])}</td><td class="text">{check["state"]}</td><td '
+        f'class="text">{escape(check["why"])}</td></tr>'
         for check in document["checks"]
     )
     notes = "".join(f"<li>{escape(note)}</li>" for note in document["notes"][:20])
     return (
         f"<h2>Checks</h2><details><summary>{len(document['checks'])} checks, "
-        f"{sum(check['state'] == 'skipped' for check in document['checks'])} skipped</summary><table>{lines}</table></details>"
+        f"{sum(check['state'] == 'skipped' for check in document['checks'])} "
+        f"skipped</summary><table>{lines}</table></details>"
         + (f"<h2>Notes</h2><ul>{notes}</ul>" if notes else "")
     )
 
@@ -187,7 +246,11 @@ def _command(document: dict[str, Any]) -> str:
 
 
 def _five(values: list[float | None] | None) -> str:
-    return "-" if values is None else "[" + ", ".join("nan" if value is None else f"{value:.4f}" for value in values) + "]"
+    return (
+        "-"
+        if values is None
+        else "[" + ", ".join("nan" if value is None else f"{value:.4f}" for value in values) + "]"
+    )
 
 
 def _short(value: float | None) -> str:

@@ -46,11 +46,27 @@ def _slot(evidence: Evidence, slot: int) -> Slot:
     if not evidence.pieces:
         return Slot(slot, "not-compared", "no states of the golden's prompts were captured", expected)
     if evidence.slot_count == 0:
-        return Slot(slot, "mismatch", f"the states are {evidence.width} wide, no multiple of the hidden size", expected)
+        return Slot(
+            slot,
+            "mismatch",
+            f"the states are {evidence.width} wide, no multiple of the hidden size",
+            expected,
+        )
     if slot >= evidence.slot_count:
-        return Slot(slot, "mismatch", "this slot was not captured", expected, golden5=_first5_golden(evidence, expected))
+        return Slot(
+            slot,
+            "mismatch",
+            "this slot was not captured",
+            expected,
+            golden5=_first5_golden(evidence, expected),
+        )
     nearest, distance = evidence.nearest[slot]
-    basics = dict(nearest=nearest, nearest_rel_l2=distance, first5=_first5(evidence, slot), golden5=_first5_golden(evidence, expected))
+    basics = dict(
+        nearest=nearest,
+        nearest_rel_l2=distance,
+        first5=_first5(evidence, slot),
+        golden5=_first5_golden(evidence, expected),
+    )
     if expected is None:
         return Slot(slot, "mismatch", "the draft was not trained with this slot", None, **basics)
     if evidence.comparison is None:
@@ -73,24 +89,54 @@ def _by_rows(evidence: Evidence, slot: int, expected: int, basics: dict) -> Slot
     first = evidence.comparison.of_rank(evidence.pieces[0].event.rank)
     total = len(first.difference)
     numbers = dict(
-        rel_l2=first.rel_l2(slot), cosine=first.cosine(slot), tolerance=floor.usual, rows=total, failed_rows=failed, worst=worst,
+        rel_l2=first.rel_l2(slot),
+        cosine=first.cosine(slot),
+        tolerance=floor.usual,
+        rows=total,
+        failed_rows=failed,
+        worst=worst,
     )
     if off:
-        return Slot(slot, "mismatch", f"{failed} of {total} rows are further off than the noise floor allows", expected, **basics, **numbers)
+        return Slot(
+            slot,
+            "mismatch",
+            f"{failed} of {total} rows are further off than the noise floor allows",
+            expected,
+            **basics,
+            **numbers,
+        )
     return _told_apart(evidence, slot, expected, basics, numbers)
 
 
 def _told_apart(evidence: Evidence, slot: int, expected: int, basics: dict, numbers: dict) -> Slot:
     """Rows that are near enough still have to be nearer to their own boundary than to any other."""
-    medians = dict(zip(evidence.sample.boundaries, evidence.sample.distances[slot].median(dim=-1).values.tolist(), strict=True))
+    medians = dict(
+        zip(
+            evidence.sample.boundaries,
+            evidence.sample.distances[slot].median(dim=-1).values.tolist(),
+            strict=True,
+        )
+    )
     own = medians.pop(expected)
     other = min(medians, key=medians.get, default=None)
     if other is None or medians[other] > APART * own:
         return Slot(slot, "match", "", expected, **basics, **numbers)
     if own > APART * medians[other]:
-        return Slot(slot, "mismatch", f"boundary {other} is nearer than boundary {expected}", expected, **basics, **numbers)
+        return Slot(
+            slot,
+            "mismatch",
+            f"boundary {other} is nearer than boundary {expected}",
+            expected,
+            **basics,
+            **numbers,
+        )
     return Slot(
-        slot, "not-compared", f"the noise is too high to tell boundary {expected} from {other}", expected, **basics, **numbers
+        slot,
+        "not-compared",
+        f"the noise is too high to tell boundary {expected} from {other}",
+        expected,
+        **basics,
+        **numbers,
     )
 
 
@@ -103,8 +149,15 @@ def _by_sample(evidence: Evidence, slot: int, expected: int, basics: dict) -> Sl
     good = floor.allows(errors)
     median = sorted(errors)[len(errors) // 2]
     return Slot(
-        slot, "match" if good else "mismatch", "" if good else "its rows are further off than the noise floor allows", expected,
-        **basics, rel_l2=median, tolerance=floor.usual, rows=len(errors), failed_rows=sum(not e <= floor.usual for e in errors),
+        slot,
+        "match" if good else "mismatch",
+        "" if good else "its rows are further off than the noise floor allows",
+        expected,
+        **basics,
+        rel_l2=median,
+        tolerance=floor.usual,
+        rows=len(errors),
+        failed_rows=sum(not e <= floor.usual for e in errors),
     )
 
 

@@ -28,26 +28,43 @@ def check_log(golden_path: Path | str, log: Path | str, context: Context | None 
     Raises SpecwireError for files that cannot be used.
     """
     golden = open_log_golden(golden_path) if is_log_golden(golden_path) else open_golden(golden_path)
-    lines = [line for line in read_log(log) if line.site == "draft-input" and (line.mode in PREFILL or not line.mode)]
+    lines = [
+        line
+        for line in read_log(log)
+        if line.site == "draft-input" and (line.mode in PREFILL or not line.mode)
+    ]
     if isinstance(golden, LogGolden):
         return _against_log(golden, lines, context or Context(), str(log))
     return _against_tensors(golden, lines, context or Context(), str(log))
 
 
 def _against_log(golden: LogGolden, lines: Sequence[Line], context: Context, origin: str) -> dict[str, Any]:
-    """The golden's values are one row's, and a log may hold other rows too: those of the golden's shape are compared."""
+    """The golden's values are one row's, and a log may hold other rows too: those of the golden's shape are
+    compared."""
     shape = golden.concat_shape
-    fitting = [line for line in lines if line.shape == shape] or [line for line in lines if shape and line.shape[0] == shape[0]] or list(lines)
+    fitting = (
+        [line for line in lines if line.shape == shape]
+        or [line for line in lines if shape and line.shape[0] == shape[0]]
+        or list(lines)
+    )
     compared = _first_of_each_rank(fitting)
     width = compared[0].shape[1] if compared else None
     evidence = Evidence(golden, context, "draft-input", width, golden.dtype, None, columns=5)
     count = max(len(golden.slots), evidence.slot_count)
     slots = [_slot_of_log(golden, compared, evidence.slot_count, slot) for slot in range(count)]
     known = [slot for slot, values in enumerate(golden.slots) if values is not None]
-    reasons = [] if any(slots[slot].state != "not-compared" for slot in known) else ["no slot that the golden knows was printed"]
+    reasons = (
+        []
+        if any(slots[slot].state != "not-compared" for slot in known)
+        else ["no slot that the golden knows was printed"]
+    )
     # A slot that the golden does not know says nothing, for or against.
     judged = [slot for slot in slots if slot.slot in known or slot.state == "mismatch"]
-    return report(evidence, judged, _facts(golden, compared, lines, reasons, origin, [len(golden.slots), *(shape or ())]))
+    return report(
+        evidence,
+        judged,
+        _facts(golden, compared, lines, reasons, origin, [len(golden.slots), *(shape or ())]),
+    )
 
 
 def _against_tensors(golden: Golden, lines: Sequence[Line], context: Context, origin: str) -> dict[str, Any]:
@@ -67,19 +84,42 @@ def _against_tensors(golden: Golden, lines: Sequence[Line], context: Context, or
     return report(evidence, slots, _facts(golden, [line for line, _ in placed], lines, reasons, origin, None))
 
 
-def _facts(golden: Golden | LogGolden, compared: Sequence[Line], lines: Sequence[Line], reasons: list[str], origin: str,
-           shape: list[int] | None) -> Facts:
+def _facts(
+    golden: Golden | LogGolden,
+    compared: Sequence[Line],
+    lines: Sequence[Line],
+    reasons: list[str],
+    origin: str,
+    shape: list[int] | None,
+) -> Facts:
     line = compared[0] if compared else None
     if isinstance(golden, LogGolden):
         golden_shape = list(golden.concat_shape) if golden.concat_shape else None
-        noise, source = 2 * SPACINGS * ROUNDOFF[golden.dtype], f"{SPACINGS} spacings of {golden.dtype} and the printed digits, value by value"
+        noise, source = (
+            2 * SPACINGS * ROUNDOFF[golden.dtype],
+            f"{SPACINGS} spacings of {golden.dtype} and the printed digits, value by value",
+        )
     else:
-        prompt = next((p for p in golden.prompts if line and len(p.token_ids) == line.shape[0]), golden.prompts[0])
+        prompt = next(
+            (p for p in golden.prompts if line and len(p.token_ids) == line.shape[0]), golden.prompts[0]
+        )
         golden_shape = [len(prompt.token_ids), golden.hidden * len(golden.trained)]
-        noise, source = 2 * SPACINGS * ROUNDOFF.get(line.dtype if line else golden.dtype, 2.0**-8), "the dtype's spacing, the golden's noise and the printed digits, value by value"
+        noise, source = (
+            2 * SPACINGS * ROUNDOFF.get(line.dtype if line else golden.dtype, 2.0**-8),
+            "the dtype's spacing, the golden's noise and the printed digits, value by value",
+        )
     return Facts(
-        list(line.shape) if line else None, golden_shape, len({one.rank for one in compared}), _agree(compared, golden) if line else None, None, None,
-        len(compared), noise, source, reasons, origin,
+        list(line.shape) if line else None,
+        golden_shape,
+        len({one.rank for one in compared}),
+        _agree(compared, golden) if line else None,
+        None,
+        None,
+        len(compared),
+        noise,
+        source,
+        reasons,
+        origin,
     )
 
 
@@ -89,8 +129,11 @@ def _agree(compared: Sequence[Line], golden: Golden | LogGolden) -> bool:
         by_rank.setdefault(line.rank, []).append(line)
     first, *others = by_rank.values()
     return all(
-        len(mine) == len(first) and all(
-            near(a, b, tolerance(b, golden.dtype, one.digits)) for one, two in zip(mine, first) for a, b in zip(one.first5, two.first5)
+        len(mine) == len(first)
+        and all(
+            near(a, b, tolerance(b, golden.dtype, one.digits))
+            for one, two in zip(mine, first)
+            for a, b in zip(one.first5, two.first5)
         )
         for mine in others
     )
@@ -102,7 +145,8 @@ def near(value: float, wanted: float, bound: float) -> bool:
 
 
 def tolerance(wanted: float, dtype: str, digits: float, noise: float = 0.0) -> float:
-    """How far a printed value may lie from `wanted`: spacings of the dtype there, what printing rounded, the row's noise."""
+    """How far a printed value may lie from `wanted`: spacings of the dtype there, what printing rounded, the
+    row's noise."""
     roundoff = ROUNDOFF.get(dtype, 2.0**-8)
     # Numbers of p bits in [2^e, 2^(e+1)) are 2^(e+1-p) apart, and the unit roundoff is 2^-p.
     spacing = 2 * roundoff * 2.0 ** math.floor(math.log2(abs(wanted))) if wanted else 0.0
@@ -116,9 +160,19 @@ def _slot_of_log(golden: LogGolden, compared: Sequence[Line], captured: int, slo
     first5 = lines[0].of_slot(slot) if lines else None
     numbers = dict(expected=expected, first5=first5, golden5=wanted)
     if compared and (slot >= captured or slot >= len(golden.slots)):
-        return Slot(slot, "mismatch", f"the states have {captured or 'no whole number of'} slots, the golden {len(golden.slots)}", **numbers)
+        return Slot(
+            slot,
+            "mismatch",
+            f"the states have {captured or 'no whole number of'} slots, the golden {len(golden.slots)}",
+            **numbers,
+        )
     if wanted is None or not lines:
-        return Slot(slot, "not-compared", "its values are not in the golden" if wanted is None else "its values are not in the log", **numbers)
+        return Slot(
+            slot,
+            "not-compared",
+            "its values are not in the golden" if wanted is None else "its values are not in the log",
+            **numbers,
+        )
     off = []
     for line in lines:
         digits = line.digits + printed_to(map(repr, wanted))
@@ -135,9 +189,19 @@ def _slot_of_tensors(evidence: Evidence, placed: Sequence[tuple[Line, tuple[int,
     if lines and evidence.sample and slot < len(evidence.nearest):
         numbers["nearest"], numbers["nearest_rel_l2"] = evidence.nearest[slot]
     if placed and (slot >= evidence.slot_count or expected is None):
-        return Slot(slot, "mismatch", f"the states have {evidence.slot_count} slots, the golden {len(trained)}", **numbers)
+        return Slot(
+            slot,
+            "mismatch",
+            f"the states have {evidence.slot_count} slots, the golden {len(trained)}",
+            **numbers,
+        )
     if not lines or not golden.has(f"boundary.{expected}"):
-        return Slot(slot, "not-compared", "its values are not in the log" if not lines else f"the golden does not hold boundary {expected}", **numbers)
+        return Slot(
+            slot,
+            "not-compared",
+            "its values are not in the log" if not lines else f"the golden does not hold boundary {expected}",
+            **numbers,
+        )
     off = []
     for line, place in lines:
         row = _row(golden, expected, place)
@@ -154,7 +218,8 @@ def _off(line: Line, values: Sequence[float], wanted: Sequence[float], bounds: S
         return [f"line {line.number}: {len(values)} values where the golden has {len(wanted)}"]
     return [
         f"line {line.number}: value {i} is {value:g}, the golden's {aim:g} +- {bound:.2g}"
-        for i, (value, aim, bound) in enumerate(zip(values, wanted, bounds)) if not near(value, aim, bound)
+        for i, (value, aim, bound) in enumerate(zip(values, wanted, bounds))
+        if not near(value, aim, bound)
     ]
 
 
@@ -162,7 +227,11 @@ def _judged(slot: int, off: list[str], lines: Sequence[Line], numbers: dict[str,
     first5, golden5 = numbers["first5"], numbers["golden5"]
     size = math.sqrt(sum(value * value for value in golden5))
     distance = math.dist(first5, golden5) if len(first5) == len(golden5) else math.nan
-    numbers |= dict(rel_l2=distance / size if size else None, rows=len(lines), failed_rows=len({text.split(":")[0] for text in off}))
+    numbers |= dict(
+        rel_l2=distance / size if size else None,
+        rows=len(lines),
+        failed_rows=len({text.split(":")[0] for text in off}),
+    )
     why = off[0] + (f", and {len(off) - 1} more" if len(off) > 1 else "") if off else ""
     return Slot(slot, "mismatch" if off else "match", why, **numbers)
 
@@ -175,12 +244,18 @@ def _first_of_each_rank(lines: Sequence[Line]) -> list[Line]:
 
 
 def _place(golden: Golden, line: Line) -> tuple[int, int] | None:
-    """The golden row that a line's first row is: by its (shifted) token and position, else by the prompt's length."""
+    """The golden row that a line's first row is: by its (shifted) token and position, else by the prompt's
+    length."""
     position = line.position if line.position is not None else 0
     fits = [
-        (number, position) for number, prompt in enumerate(golden.prompts)
+        (number, position)
+        for number, prompt in enumerate(golden.prompts)
         if position < len(prompt.token_ids)
-        and (line.token is None or position + 1 == len(prompt.token_ids) or prompt.token_ids[position + 1] == line.token)
+        and (
+            line.token is None
+            or position + 1 == len(prompt.token_ids)
+            or prompt.token_ids[position + 1] == line.token
+        )
         and (line.token is not None or len(prompt.token_ids) == line.shape[0])
     ]
     return fits[0] if len(fits) == 1 else None
@@ -188,7 +263,9 @@ def _place(golden: Golden, line: Line) -> tuple[int, int] | None:
 
 def _row(golden: Golden, boundary: int, place: tuple[int, int]) -> list[float]:
     prompt, position = place
-    return golden.file.values(f"{golden.prompts[prompt].prefix}boundary.{boundary}", position * golden.hidden, golden.hidden)
+    return golden.file.values(
+        f"{golden.prompts[prompt].prefix}boundary.{boundary}", position * golden.hidden, golden.hidden
+    )
 
 
 def _rms(row: Sequence[float]) -> float:
@@ -196,7 +273,8 @@ def _rms(row: Sequence[float]) -> float:
 
 
 def _sample(golden: Golden, placed: Sequence[tuple[Line, tuple[int, int]]], slots: int) -> Sample:
-    """The printed values as a sample five columns wide; distances are in units of the golden row's own size."""
+    """The printed values as a sample five columns wide; distances are in units of the golden row's own size.
+    """
     import torch
 
     where = tuple(place for _, place in placed)

@@ -1,19 +1,17 @@
 """Checks from log lines alone: the first five values that each tap printed, beside the golden's.
 
-Five values of a row are weak evidence, and they are judged for what they are: each value on its own, against the
-spacing of the dtype's numbers and the digits that were printed.
+Five values of a row are weak evidence, and they are judged for what they are: each value on its own, against
+the spacing of the dtype's numbers and the digits that were printed.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from specwire.errors import SpecwireError
 
@@ -24,7 +22,8 @@ _NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+|nan|inf)", re.I)
 
 @dataclass(frozen=True)
 class Line:
-    """One log line of a tap. `slots` holds the first five values of each slot; without them only slot 0 is known."""
+    """One log line of a tap. `slots` holds the first five values of each slot; without them only slot 0 is
+    known."""
 
     number: int
     site: str
@@ -56,9 +55,12 @@ def read_log(path: Path | str) -> list[Line]:
     for number, text in enumerate(_text(path), 1):
         at = text.find(MARK)
         if at >= 0 and "site=" in text[at:] and "hs_first5=" in text[at:]:
-            lines.append(_line(path, number, text[at + len(MARK):]))
+            lines.append(_line(path, number, text[at + len(MARK) :]))
     if not lines:
-        raise SpecwireError(f"no {MARK} line with hs_first5 in {path}: was the engine patched and started with EAGLE3_DEBUG=1?")
+        raise SpecwireError(
+            f"no {MARK} line with hs_first5 in {path}: was the engine patched and started with "
+            "EAGLE3_DEBUG=1?"
+        )
     return lines
 
 
@@ -76,13 +78,27 @@ def _line(path: Path | str, number: int, text: str) -> Line:
     try:
         shape = tuple(int(size) for size in json.loads(fields["shape"]))
         first5 = _floats(fields["hs_first5"])
-        slots = tuple(_floats(part) for part in re.findall(r"\[([^\[\]]+)\]", fields["slots"])) if "slots" in fields else None
+        slots = (
+            tuple(_floats(part) for part in re.findall(r"\[([^\[\]]+)\]", fields["slots"]))
+            if "slots" in fields
+            else None
+        )
         if len(shape) != 2 or not first5:
             raise ValueError("shape is not [rows, width], or hs_first5 is empty")
         return Line(
-            number, fields["site"], _integer(fields.get("rank")) or 0, _integer(fields.get("step")) or 0, fields.get("mode", ""),
-            shape, fields.get("dtype", "").removeprefix("torch."), _floating(fields.get("norm")), first5, slots,
-            _integer(fields.get("boundary")), _integer(fields.get("token")), _integer(fields.get("position")),
+            number,
+            fields["site"],
+            _integer(fields.get("rank")) or 0,
+            _integer(fields.get("step")) or 0,
+            fields.get("mode", ""),
+            shape,
+            fields.get("dtype", "").removeprefix("torch."),
+            _floating(fields.get("norm")),
+            first5,
+            slots,
+            _integer(fields.get("boundary")),
+            _integer(fields.get("token")),
+            _integer(fields.get("position")),
             printed_to(_NUMBER.findall(fields["hs_first5"])),
         )
     except (KeyError, ValueError, RecursionError) as error:
@@ -105,9 +121,11 @@ def _floating(text: str | None) -> float | None:
 
 
 def printed_to(words: Iterable[str]) -> float:
-    """Half a unit of the last decimal place that numbers printed together use: what rounding for print may have cost.
+    """Half a unit of the last decimal place that numbers printed together use: what rounding for print may
+    have cost.
 
-    The one with the most decimals tells; 0 where none has any, since a lone `0` is not a number rounded to units.
+    The one with the most decimals tells; 0 where none has any, since a lone `0` is not a number rounded to
+    units.
     """
     places = []
     for word in words:

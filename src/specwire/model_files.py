@@ -32,16 +32,21 @@ def read_config(directory: Path | str) -> dict[str, Any]:
 
 def text_config(config: dict[str, Any]) -> dict[str, Any]:
     """The part that describes the language model: vision models keep it one level down."""
-    inner = next((config[key] for key in ("text_config", "llm_config") if isinstance(config.get(key), dict)), None)
+    inner = next(
+        (config[key] for key in ("text_config", "llm_config") if isinstance(config.get(key), dict)), None
+    )
     merged = {**config, **inner} if inner else config
     for key in ("num_hidden_layers", "hidden_size", "vocab_size"):
         if type(merged.get(key)) is not int or merged[key] <= 0:
-            raise SpecwireError(f"the target's config gives {key} as {merged.get(key)!r}: a positive number is needed")
+            raise SpecwireError(
+                f"the target's config gives {key} as {merged.get(key)!r}: a positive number is needed"
+            )
     return merged
 
 
 def target_name(directory: Path | str, name: str | None = None) -> str:
-    """A model's name (by default its directory's) and a hash of its config, as a golden records them: "NAME sha256:HEX"."""
+    """A model's name (by default its directory's) and a hash of its config, as a golden records them: "NAME
+    sha256:HEX"."""
     config = {key: value for key, value in read_config(directory).items() if key not in _VOLATILE}
     digest = hashlib.sha256(json.dumps(config, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
     return f"{name or Path(directory).resolve().name} sha256:{digest[:16]}"
@@ -61,4 +66,9 @@ def draft_layer_ids(config: dict[str, Any]) -> list[int] | None:
 
 def checkpoint(directory: Path | str) -> dict[str, TensorFile]:
     """The file of each tensor of a checkpoint in safetensors, by the tensor's name; headers only are read."""
-    return {name: file for shard in sorted(Path(directory).glob("*.safetensors")) for file in [open_tensors(shard)] for name in file.tensors}
+    return {
+        name: file
+        for shard in sorted(Path(directory).glob("*.safetensors"))
+        for file in [open_tensors(shard)]
+        for name in file.tensors
+    }

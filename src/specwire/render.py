@@ -9,7 +9,8 @@ _COLOURS = {"match": "32", "mismatch": "31", "inconclusive": "33", "not-compared
 
 
 def render_text(document: dict[str, Any], colour: bool = False) -> str:
-    """Verdict, one line per slot with the golden's values below the captured ones, then the causes with their fix."""
+    """Verdict, one line per slot with the golden's values below the captured ones, then the causes with their
+    fix."""
     blocks = [_headline(document, colour), *_slots(document, colour)]
     if document["why"]:
         blocks.append("no verdict, because:\n" + "\n".join(f"  - {reason}" for reason in document["why"]))
@@ -20,16 +21,20 @@ def render_text(document: dict[str, Any], colour: bool = False) -> str:
         more = f"\n  - and {len(notes) - 5} more (--json lists all)" if len(notes) > 5 else ""
         blocks.append("notes:\n" + "\n".join(f"  - {note}" for note in notes[:5]) + more)
     skipped = [line for line in document["checks"] if line["state"] == "skipped"]
-    blocks.append(f"checks: {len(document['checks'])}, of which {len(skipped)} could not look (--json says why)")
+    blocks.append(
+        f"checks: {len(document['checks'])}, of which {len(skipped)} could not look (--json says why)"
+    )
     return "\n\n".join(blocks)
 
 
 def _headline(document: dict[str, Any], colour: bool) -> str:
     verdict = document["verdict"].upper()
     lines = [
-        f"{_paint(verdict, document['verdict'], colour)}  {document['rows_compared']} rows at {document['site']}, "
+        f"{_paint(verdict, document['verdict'], colour)}  {document['rows_compared']} rows at "
+        f"{document['site']}, "
         f"target side {document['target_side']}",
-        f"concat    {document['concat_shape'] or 'none'} {document['dtype'] or ''}   golden {document['golden_concat_shape']}",
+        f"concat    {document['concat_shape'] or 'none'} {document['dtype'] or ''}   golden "
+        f"{document['golden_concat_shape']}",
         f"ranks     {document['ranks']}" + _agreement(document),
         *_sites(document),
         f"noise     {_short(document['noise_floor'])} ({document['noise_source']})" + _repeats(document),
@@ -51,7 +56,11 @@ def _agreement(document: dict[str, Any]) -> str:
         return ""
     if not document["ranks_agree"]:
         return f", which DIFFER by up to {_short(document['rank_difference'])}"
-    return ", all equal" if not document["rank_difference"] else f", equal to {_short(document['rank_difference'])}"
+    return (
+        ", all equal"
+        if not document["rank_difference"]
+        else f", equal to {_short(document['rank_difference'])}"
+    )
 
 
 def _repeats(document: dict[str, Any]) -> str:
@@ -62,21 +71,42 @@ def _repeats(document: dict[str, Any]) -> str:
 def _slots(document: dict[str, Any], colour: bool) -> list[str]:
     if not document["slots"]:
         return []
-    head = ("slot", "wanted", "nearest", "rel L2", "bound", "cosine", "rows off", "first five: captured, golden")
+    head = (
+        "slot",
+        "wanted",
+        "nearest",
+        "rel L2",
+        "bound",
+        "cosine",
+        "rows off",
+        "first five: captured, golden",
+    )
     rows = []
     for slot in document["slots"]:
         off = f"{slot['failed_rows']}/{slot['rows']}" if slot["rows"] else "-"
-        rows.append((
-            str(slot["slot"]), _word(slot["expected_boundary"]), _word(slot["nearest_boundary"]), _short(slot["rel_l2"]),
-            _short(slot["tolerance"]), _word(slot["cosine"], ".6f"), off, _five(slot["hs_first5"]),
-        ))
+        rows.append(
+            (
+                str(slot["slot"]),
+                _word(slot["expected_boundary"]),
+                _word(slot["nearest_boundary"]),
+                _short(slot["rel_l2"]),
+                _short(slot["tolerance"]),
+                _word(slot["cosine"], ".6f"),
+                off,
+                _five(slot["hs_first5"]),
+            )
+        )
         rows.append(("",) * 7 + (_five(slot["golden_first5"]),))
     widths = [max(len(row[i]) for row in (head, *rows)) for i in range(7)]
     table = [_line(head, widths)]
     for number, row in enumerate(rows):
         state = document["slots"][number // 2]["state"]
         table.append(_line(row, widths) + (f"  {_paint(state, state, colour)}" if number % 2 == 0 else ""))
-    whys = [f"slot {slot['slot']}: {slot['why']}" for slot in document["slots"] if slot["why"] and not slot["failed_rows"]]
+    whys = [
+        f"slot {slot['slot']}: {slot['why']}"
+        for slot in document["slots"]
+        if slot["why"] and not slot["failed_rows"]
+    ]
     return ["\n".join(table), *(["\n".join(whys)] if whys else [])]
 
 
@@ -85,13 +115,21 @@ def _line(row: Sequence[str], widths: Sequence[int]) -> str:
 
 
 def _cause(number: int, cause: dict[str, Any]) -> str:
-    return f"{number}. {cause['id']} ({cause['confidence']})\n   evidence  {cause['evidence']}\n   fix       {cause['fix']}"
+    head = f"{number}. {cause['id']} ({cause['confidence']})"
+    return f"{head}\n   evidence  {cause['evidence']}\n   fix       {cause['fix']}"
 
 
 def _five(values: Sequence[float | None] | None) -> str:
     if values is None:
         return "-"
-    return "[" + ", ".join("nan" if value is None else f"{value:8.4f}" if abs(value) < 1000 else f"{value:8.1e}" for value in values) + "]"
+    return (
+        "["
+        + ", ".join(
+            "nan" if value is None else f"{value:8.4f}" if abs(value) < 1000 else f"{value:8.1e}"
+            for value in values
+        )
+        + "]"
+    )
 
 
 def _short(value: float | None) -> str:

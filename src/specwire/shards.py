@@ -15,20 +15,26 @@ ROWS = 64
 
 
 def sharded(evidence: Evidence) -> str | None:
-    """"columns" or "rows" when the ranks' states, put side by side or below each other, are the golden's concat."""
+    """ "columns" or "rows" when the ranks' states, put side by side or below each other, are the golden's
+    concat."""
     for event_of_rank in _prefills(evidence):
         ids = next(iter(event_of_rank.values())).token_ids
         parts = [event_of_rank[rank] for rank in sorted(event_of_rank)]
         wanted = _concat(evidence, ids)
         if wanted is None or len(parts) < 2:
             continue
-        if sum(part.width for part in parts) == wanted.shape[1] and all(part.rows >= len(ids) for part in parts):
+        if sum(part.width for part in parts) == wanted.shape[1] and all(
+            part.rows >= len(ids) for part in parts
+        ):
             if any(_same(evidence, states, wanted) for states in _side_by_side(evidence, parts, len(wanted))):
                 return "columns"
-        if sum(part.rows for part in parts) >= len(ids) > max(part.rows for part in parts) and parts[0].width == wanted.shape[1]:
+        if (
+            sum(part.rows for part in parts) >= len(ids) > max(part.rows for part in parts)
+            and parts[0].width == wanted.shape[1]
+        ):
             import torch
 
-            states = torch.cat([part.file.rows(part.states) for part in parts])[:len(wanted)]
+            states = torch.cat([part.file.rows(part.states) for part in parts])[: len(wanted)]
             if _same(evidence, states, wanted):
                 return "rows"
     return None
@@ -51,7 +57,10 @@ def _concat(evidence: Evidence, ids) -> torch.Tensor | None:
     if not all(golden.has(f"boundary.{k}") for k in golden.trained):
         return None
     for number, prompt in enumerate(golden.prompts):
-        if len(prompt.token_ids) == len(ids) and tuple(ids[:-1]) in (prompt.token_ids[1:], prompt.token_ids[:-1]):
+        if len(prompt.token_ids) == len(ids) and tuple(ids[:-1]) in (
+            prompt.token_ids[1:],
+            prompt.token_ids[:-1],
+        ):
             where = [(number, position) for position in range(min(ROWS, len(ids)))]
             return torch.cat([golden.rows(f"boundary.{k}", where).float() for k in golden.trained], dim=-1)
     return None
@@ -71,6 +80,10 @@ def _side_by_side(evidence: Evidence, parts: list[Event], rows: int) -> Iterator
 def _same(evidence: Evidence, states: torch.Tensor, wanted: torch.Tensor) -> bool:
     hidden = evidence.golden.hidden
     return states.shape == wanted.shape and all(
-        evidence.floor(k).allows(relative(states[:, slot * hidden:(slot + 1) * hidden], wanted[:, slot * hidden:(slot + 1) * hidden]))
+        evidence.floor(k).allows(
+            relative(
+                states[:, slot * hidden : (slot + 1) * hidden], wanted[:, slot * hidden : (slot + 1) * hidden]
+            )
+        )
         for slot, k in enumerate(evidence.trained)
     )

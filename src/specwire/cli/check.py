@@ -13,19 +13,40 @@ from specwire.tree import Tree
 
 
 @click.command("check")
-@click.option("--golden", required=True, type=click.Path(path_type=Path), help="The golden file to compare with.")
-@click.option("--capture", type=click.Path(path_type=Path), help="Capture directory of a run (EAGLE3_CAPTURE_DIR).")
+@click.option(
+    "--golden", required=True, type=click.Path(path_type=Path), help="The golden file to compare with."
+)
+@click.option(
+    "--capture", type=click.Path(path_type=Path), help="Capture directory of a run (EAGLE3_CAPTURE_DIR)."
+)
 @click.option("--log", type=click.Path(path_type=Path), help="Log with [EAGLE3-DEBUG] lines; - reads stdin.")
-@click.option("--target", type=click.Path(path_type=Path), help="The served target's directory, for more checks.")
+@click.option(
+    "--target", type=click.Path(path_type=Path), help="The served target's directory, for more checks."
+)
 @click.option("--draft", type=click.Path(path_type=Path), help="The draft's directory, for more checks.")
-@click.option("--tree", metavar="TREE", help="The SGLang tree that ran; its own rules then go into the diagnosis.")
+@click.option(
+    "--tree", metavar="TREE", help="The SGLang tree that ran; its own rules then go into the diagnosis."
+)
 @click.option("--launch", metavar='"ARGS"', help="The engine's launch arguments, as typed.")
-@click.option("--accept-length", type=float, help="The acceptance length that was seen; a hint, never a proof.")
+@click.option(
+    "--accept-length", type=float, help="The acceptance length that was seen; a hint, never a proof."
+)
 @click.option("--html", type=click.Path(path_type=Path), help="Also write one self-contained page.")
 @_options.quiet
 @_options.as_json
-def command(golden: Path, capture: Path | None, log: Path | None, target: Path | None, draft: Path | None,
-            tree: str | None, launch: str | None, accept_length: float | None, html: Path | None, quiet: bool, as_json: bool) -> int:
+def command(
+    golden: Path,
+    capture: Path | None,
+    log: Path | None,
+    target: Path | None,
+    draft: Path | None,
+    tree: str | None,
+    launch: str | None,
+    accept_length: float | None,
+    html: Path | None,
+    quiet: bool,
+    as_json: bool,
+) -> int:
     """Compare a capture, or a log, with a golden and name the cause.
 
     Exits 0 for a match, 1 for a mismatch, 3 when something needed for a verdict was missing.
@@ -38,7 +59,13 @@ def command(golden: Path, capture: Path | None, log: Path | None, target: Path |
 
     if (capture is None) == (log is None):
         raise SpecwireError("give either --capture DIR or --log FILE to check")
-    context = make_context(target=target, draft=draft, launch=launch, accept_length=accept_length, tree=Tree.find(tree) if tree else None)
+    context = make_context(
+        target=target,
+        draft=draft,
+        launch=launch,
+        accept_length=accept_length,
+        tree=Tree.find(tree) if tree else None,
+    )
     if capture:
         document = check_capture(golden, capture, context)
     else:

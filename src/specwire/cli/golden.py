@@ -21,18 +21,43 @@ def command() -> None:
 
 
 @command.command("build")
-@click.option("--target", required=True, type=click.Path(path_type=Path), help="The target model's directory.")
+@click.option(
+    "--target", required=True, type=click.Path(path_type=Path), help="The target model's directory."
+)
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="The golden file to write.")
-@click.option("--tokens", multiple=True, metavar="IDS", help="Token ids of one prompt, such as 3,4,5; may be repeated.")
-@click.option("--prompts", "prompts_file", type=click.Path(path_type=Path), help="JSON file with a list of lists of token ids.")
-@click.option("--trained", metavar="KS", help="Boundaries the draft was trained on, in slot order, such as 3,31,59.")
+@click.option(
+    "--tokens", multiple=True, metavar="IDS", help="Token ids of one prompt, such as 3,4,5; may be repeated."
+)
+@click.option(
+    "--prompts",
+    "prompts_file",
+    type=click.Path(path_type=Path),
+    help="JSON file with a list of lists of token ids.",
+)
+@click.option(
+    "--trained", metavar="KS", help="Boundaries the draft was trained on, in slot order, such as 3,31,59."
+)
 @click.option("--boundaries", default="all", show_default=True, metavar="all|KS", help="Boundaries to store.")
-@click.option("--dtype", type=click.Choice(["bfloat16", "float16", "float32"]), help="Precision that will be served; the target's own by default.")
+@click.option(
+    "--dtype",
+    type=click.Choice(["bfloat16", "float16", "float32"]),
+    help="Precision that will be served; the target's own by default.",
+)
 @click.option("--name", help="The target's name, to be recorded; its directory's by default.")
 @_options.quiet
 @_options.as_json
-def build(target: Path, out: Path, tokens: tuple[str, ...], prompts_file: Path | None, trained: str | None,
-          boundaries: str, dtype: str | None, name: str | None, quiet: bool, as_json: bool) -> None:
+def build(
+    target: Path,
+    out: Path,
+    tokens: tuple[str, ...],
+    prompts_file: Path | None,
+    trained: str | None,
+    boundaries: str,
+    dtype: str | None,
+    name: str | None,
+    quiet: bool,
+    as_json: bool,
+) -> None:
     """Run the target in transformers and store every boundary.
 
     Example: specwire golden build --target models/target --out target.safetensors --trained 3,31,59
@@ -45,36 +70,71 @@ def build(target: Path, out: Path, tokens: tuple[str, ...], prompts_file: Path |
             raise SpecwireError("give --tokens or --prompts, not both")
         prompts = _read_prompts(prompts_file)
     build_golden(
-        target, out, prompts, dtype=dtype, trained=_numbers(trained, "--trained") if trained else None,
+        target,
+        out,
+        prompts,
+        dtype=dtype,
+        trained=_numbers(trained, "--trained") if trained else None,
         boundaries=None if boundaries == "all" else _numbers(boundaries, "--boundaries"),
-        name=name, say=lambda text: _options.note(text, quiet),
+        name=name,
+        say=lambda text: _options.note(text, quiet),
     )
     _show(out, as_json)
 
 
 @command.command("import")
 @click.argument("path", type=click.Path(path_type=Path))
-@click.option("--target", required=True, type=click.Path(path_type=Path), help="The target model's directory; its config.json is read.")
+@click.option(
+    "--target",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="The target model's directory; its config.json is read.",
+)
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="The golden file to write.")
 @click.option("--ids", metavar="IDS", help="Layer ids of the data, in its order, as the trainer wrote them.")
-@click.option("--convention", type=click.Choice(["boundary", "layer-output"]), help="Whether an id k is boundary k or the output of layer k.")
-@click.option("--trained", metavar="KS", help="Boundaries the draft was trained on, in slot order; all of the data's by default.")
+@click.option(
+    "--convention",
+    type=click.Choice(["boundary", "layer-output"]),
+    help="Whether an id k is boundary k or the output of layer k.",
+)
+@click.option(
+    "--trained",
+    metavar="KS",
+    help="Boundaries the draft was trained on, in slot order; all of the data's by default.",
+)
 @click.option("--limit", default=8, show_default=True, help="Records to take.")
 @_options.quiet
 @_options.as_json
-def import_(path: Path, target: Path, out: Path, ids: str | None, convention: str | None, trained: str | None, limit: int,
-            quiet: bool, as_json: bool) -> None:
-    """Make a golden of training data: SpecForge's .ckpt, speculators' hs_*.safetensors, .pt dicts, a concat, a capture.
+def import_(
+    path: Path,
+    target: Path,
+    out: Path,
+    ids: str | None,
+    convention: str | None,
+    trained: str | None,
+    limit: int,
+    quiet: bool,
+    as_json: bool,
+) -> None:
+    """Make a golden of training data: SpecForge's .ckpt, speculators' hs_*.safetensors, .pt dicts, a concat,
+    a capture.
 
-    Example: specwire golden import features/ --target models/target --ids 2,30,58 --convention layer-output --out data.safetensors
+    Example: specwire golden import features/ --target models/target --ids 2,30,58 --convention layer-output
+    --out data.safetensors
     """
     from specwire.goldens.imports import import_golden
 
     if limit < 1:
         raise SpecwireError("--limit must be at least 1")
     import_golden(
-        path, out, target, ids=_numbers(ids, "--ids") if ids else None, convention=convention,
-        trained=_numbers(trained, "--trained") if trained else None, limit=limit, say=lambda text: _options.note(text, quiet),
+        path,
+        out,
+        target,
+        ids=_numbers(ids, "--ids") if ids else None,
+        convention=convention,
+        trained=_numbers(trained, "--trained") if trained else None,
+        limit=limit,
+        say=lambda text: _options.note(text, quiet),
     )
     _show(out, as_json)
 
@@ -112,8 +172,12 @@ def _read_prompts(path: Path) -> list[list[int]]:
         found: Any = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise SpecwireError(f"cannot read the prompts in {path}: {error}") from error
-    if not isinstance(found, list) or not found or not all(
-        isinstance(ids, list) and ids and all(type(token) is int for token in ids) for ids in found
+    if (
+        not isinstance(found, list)
+        or not found
+        or not all(
+            isinstance(ids, list) and ids and all(type(token) is int for token in ids) for ids in found
+        )
     ):
         raise SpecwireError(f"{path} must hold a JSON list of lists of token ids, none empty")
     return found

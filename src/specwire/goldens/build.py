@@ -53,8 +53,8 @@ def build_golden(
 ) -> None:
     """Run the target at `target` on `prompts` and write every boundary (or `boundaries`) to `out`.
 
-    Raises SpecwireError, with nothing written, when the target cannot be read, when weights are missing, when an
-    id is beyond the vocabulary, or when a state is not finite.
+    Raises SpecwireError, with nothing written, when the target cannot be read, when weights are missing, when
+    an id is beyond the vocabulary, or when a state is not finite.
     """
     config = text_config(read_config(target))
     layers, vocabulary = int(config["num_hidden_layers"]), int(config["vocab_size"])
@@ -64,7 +64,9 @@ def build_golden(
     wanted = sorted(set(boundaries) if boundaries is not None else range(layers + 1))
     for k in (*trained, *wanted):
         if not 0 <= k <= layers:
-            raise SpecwireError(f"boundary {k} is not one of {target}: it has {layers} layers, so 0..{layers}")
+            raise SpecwireError(
+                f"boundary {k} is not one of {target}: it has {layers} layers, so 0..{layers}"
+            )
     dtype = dtype or config.get("dtype") or config.get("torch_dtype") or "bfloat16"
     if dtype not in WIDER:
         raise SpecwireError(f"dtype {dtype!r} cannot be built: choose one of {', '.join(WIDER)}")
@@ -77,8 +79,15 @@ def build_golden(
         noise[dtype] = _noise(served, stored, wanted)
         noise[WIDER[dtype]] = _noise(exact, stored, wanted)
     write_golden(
-        out, stored, trained=trained, layers=layers, dtype=dtype, target=target_name(target, name), noise=noise,
-        source=_source(WIDER[dtype] if exact else dtype), extra={"vocab_size": str(vocabulary)},
+        out,
+        stored,
+        trained=trained,
+        layers=layers,
+        dtype=dtype,
+        target=target_name(target, name),
+        noise=noise,
+        source=_source(WIDER[dtype] if exact else dtype),
+        extra={"vocab_size": str(vocabulary)},
     )
 
 
@@ -90,15 +99,22 @@ def _default_trained(layers: int, say: Callable[[str], None]) -> list[int]:
     return trained
 
 
-def _run_if_affordable(target: Path, prompts: Sequence[Sequence[int]], dtype: str, trained: Sequence[int],
-                       say: Callable[[str], None]) -> list[States] | None:
+def _run_if_affordable(
+    target: Path,
+    prompts: Sequence[Sequence[int]],
+    dtype: str,
+    trained: Sequence[int],
+    say: Callable[[str], None],
+) -> list[States] | None:
     need = sum(
         (entry.stop - entry.start) // max(1, entry.row_bytes) * entry.row_bytes * BYTES[dtype] / 2
         for shard in sorted(target.glob("*.safetensors"))
         for entry in open_tensors(shard).tensors.values()
     )
     if need > 0.6 * _available():
-        say(f"computing in {dtype} would take {need / 2**30:.0f} GiB: not done, so no noise floor is recorded")
+        say(
+            f"computing in {dtype} would take {need / 2**30:.0f} GiB: not done, so no noise floor is recorded"
+        )
         return None
     try:
         return _run(target, prompts, dtype, trained, say)
@@ -115,8 +131,13 @@ def _available() -> int:
         return 8 * 2**30
 
 
-def _run(target: Path, prompts: Sequence[Sequence[int]], dtype: str, trained: Sequence[int],
-         say: Callable[[str], None]) -> list[States]:
+def _run(
+    target: Path,
+    prompts: Sequence[Sequence[int]],
+    dtype: str,
+    trained: Sequence[int],
+    say: Callable[[str], None],
+) -> list[States]:
     """The target's states in one precision, one prompt at a time and without a cache."""
     import torch
 
@@ -140,27 +161,40 @@ def _load(target: Path, dtype: str) -> Any:
     options = {"experts_implementation": "eager"} if dtype == "float64" else {}
     try:
         model, info = transformers.AutoModelForCausalLM.from_pretrained(
-            target, dtype=getattr(torch, dtype), local_files_only=True, use_safetensors=True,
-            output_loading_info=True, trust_remote_code=False, **options,
+            target,
+            dtype=getattr(torch, dtype),
+            local_files_only=True,
+            use_safetensors=True,
+            output_loading_info=True,
+            trust_remote_code=False,
+            **options,
         )
     except Exception as error:
         first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise SpecwireError(f"transformers cannot load the target {target}: {first}") from error
     if missing := sorted(info["missing_keys"]):
-        raise SpecwireError(f"{target} lacks {len(missing)} weights that the model needs, first {missing[0]}: they would be random")
+        raise SpecwireError(
+            f"{target} lacks {len(missing)} weights that the model needs, first {missing[0]}: they would be "
+            "random"
+        )
     return model.eval()
 
 
 @contextmanager
 def _listening(model: Any, trained: Sequence[int]) -> Iterator[dict[str, Any]]:
-    """Records the final norm's input and output, and the stream to which the layer before a trained boundary adds
-    its last branch (`residual`, with the `branch` itself, where the layer is built so)."""
+    """Records the final norm's input and output, and the stream to which the layer before a trained boundary
+    adds its last branch (`residual`, with the `branch` itself, where the layer is built so)."""
     heard: dict[str, Any] = {}
     base = model.base_model
     base = getattr(base, "language_model", base)
-    norm = next((getattr(base, name) for name in ("norm", "final_layernorm", "ln_f") if hasattr(base, name)), None)
+    norm = next(
+        (getattr(base, name) for name in ("norm", "final_layernorm", "ln_f") if hasattr(base, name)), None
+    )
     if norm is None:
-        raise SpecwireError(f"no final norm found in {type(base).__name__}: this architecture is not supported by golden build")
+        raise SpecwireError(
+            f"no final norm found in {type(base).__name__}: this architecture is not supported by golden "
+            "build"
+        )
 
     def on_norm(module: Any, inputs: tuple[Any, ...], output: Any) -> None:
         heard["last"], heard["final_norm"] = inputs[0][0], output[0]
@@ -170,10 +204,18 @@ def _listening(model: Any, trained: Sequence[int]) -> Iterator[dict[str, Any]]:
         layer = base.layers[k - 1] if k else None
         inner, mlp = getattr(layer, "post_attention_layernorm", None), getattr(layer, "mlp", None)
         if inner is not None and mlp is not None:
-            hooks.append(inner.register_forward_pre_hook(lambda _, args, k=k: heard.update({f"residual.{k}": args[0][0]})))
-            hooks.append(mlp.register_forward_hook(
-                lambda _, args, output, k=k: heard.update({f"branch.{k}": (output[0] if isinstance(output, tuple) else output)})
-            ))
+            hooks.append(
+                inner.register_forward_pre_hook(
+                    lambda _, args, k=k: heard.update({f"residual.{k}": args[0][0]})
+                )
+            )
+            hooks.append(
+                mlp.register_forward_hook(
+                    lambda _, args, output, k=k: heard.update(
+                        {f"branch.{k}": (output[0] if isinstance(output, tuple) else output)}
+                    )
+                )
+            )
     try:
         yield heard
     finally:
@@ -181,7 +223,9 @@ def _listening(model: Any, trained: Sequence[int]) -> Iterator[dict[str, Any]]:
             hook.remove()
 
 
-def _states(target: Path, ids: Sequence[int], hidden_states: Sequence[torch.Tensor], heard: dict[str, Any]) -> States:
+def _states(
+    target: Path, ids: Sequence[int], hidden_states: Sequence[torch.Tensor], heard: dict[str, Any]
+) -> States:
     import torch
 
     layers = len(hidden_states) - 1
@@ -190,11 +234,17 @@ def _states(target: Path, ids: Sequence[int], hidden_states: Sequence[torch.Tens
     residuals = {}
     for k, stream in boundaries.items():
         residual, branch = heard.get(f"residual.{k}"), heard.get(f"branch.{k}")
-        if residual is not None and branch is not None and torch.equal(residual + branch.view_as(residual), stream):
+        if (
+            residual is not None
+            and branch is not None
+            and torch.equal(residual + branch.view_as(residual), stream)
+        ):
             residuals[k] = residual.clone()
     for k, stream in boundaries.items():
         if not torch.isfinite(stream).all():
-            raise SpecwireError(f"boundary {k} of {target} is not finite in {stream.dtype}: no golden can be built so")
+            raise SpecwireError(
+                f"boundary {k} of {target} is not finite in {stream.dtype}: no golden can be built so"
+            )
     return States(ids, boundaries, heard["final_norm"].clone(), residuals)
 
 
@@ -216,10 +266,13 @@ def _noise(run: Sequence[States], stored: Sequence[States], wanted: Sequence[int
 
     table = {}
     for k in wanted:
-        errors = torch.cat([
-            (one.boundaries[k].double() - kept.boundaries[k].double()).norm(dim=-1) / kept.boundaries[k].double().norm(dim=-1)
-            for one, kept in zip(run, stored, strict=True)
-        ])
+        errors = torch.cat(
+            [
+                (one.boundaries[k].double() - kept.boundaries[k].double()).norm(dim=-1)
+                / kept.boundaries[k].double().norm(dim=-1)
+                for one, kept in zip(run, stored, strict=True)
+            ]
+        )
         median = errors.median().item()
         stray = (errors > STRAY * median).double().mean().item() if median else 0.0
         table[k] = Noise(_short(median), _short(errors.max().item()), _short(stray))
@@ -237,6 +290,7 @@ def _source(dtype: str) -> str:
     from specwire import __version__
 
     return (
-        f"transformers {transformers.__version__}, torch {torch.__version__.split('+')[0]}, computed in {dtype}; "
+        f"transformers {transformers.__version__}, torch {torch.__version__.split('+')[0]}, computed in "
+        f"{dtype}; "
         f"specwire {__version__} golden build"
     )

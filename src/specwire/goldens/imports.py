@@ -30,44 +30,68 @@ def import_golden(
 ) -> None:
     """Write a golden of the first `limit` records below `path`, made by the model in `target`.
 
-    `ids` are the layer ids in the order of the data, under `convention`. Raises SpecwireError, with nothing written,
-    when they are needed and missing, and when more than one convention fits.
+    `ids` are the layer ids in the order of the data, under `convention`. Raises SpecwireError, with nothing
+    written, when they are needed and missing, and when more than one convention fits.
     """
     config = text_config(read_config(target))
-    layers, hidden, vocabulary = (int(config[key]) for key in ("num_hidden_layers", "hidden_size", "vocab_size"))
+    layers, hidden, vocabulary = (
+        int(config[key]) for key in ("num_hidden_layers", "hidden_size", "vocab_size")
+    )
     records = list(itertools.islice(read_records(path, hidden), limit))
     check_token_ids([record.token_ids for record in records], vocabulary, str(path))
     counts = {len(record.states) for record in records}
     if len(counts) > 1:
-        raise SpecwireError(f"the records below {path} hold {sorted(counts)} layers: import those of one kind at a time")
+        raise SpecwireError(
+            f"the records below {path} hold {sorted(counts)} layers: import those of one kind at a time"
+        )
     boundaries, how = _boundaries(records[0], ids, convention, layers)
     if trained is None:
         trained = boundaries[:-1] if records[0].last_is_end and len(boundaries) > 1 else boundaries
         if records[0].boundaries is not None:
-            raise SpecwireError("the capture holds boundaries, not which of them the draft was trained on: say so with --trained")
+            raise SpecwireError(
+                "the capture holds boundaries, not which of them the draft was trained on: say so with "
+                "--trained"
+            )
     if not all(0 <= k <= layers for k in trained):
         raise SpecwireError(f"--trained {list(trained)}: the target has boundaries 0 to {layers}")
     say(f"ids read as {how}: boundaries {list(boundaries)}, trained {list(trained)}")
     dtype = str(records[0].states[0].dtype).removeprefix("torch.")
     write_golden(
-        out, [_states(record, boundaries) for record in records], trained=trained, layers=layers, dtype=dtype, target=target_name(target),
-        source=f"imported from {path.name} ({len(records)} records), ids read as {how}; specwire {__version__} golden import",
-        extra={"vocab_size": str(vocabulary), "id_convention": how, "imported_ids": json.dumps(list(ids) if ids else None)},
+        out,
+        [_states(record, boundaries) for record in records],
+        trained=trained,
+        layers=layers,
+        dtype=dtype,
+        target=target_name(target),
+        source=f"imported from {path.name} ({len(records)} records), ids read as {how}; specwire "
+               f"{__version__} golden import",
+        extra={
+            "vocab_size": str(vocabulary),
+            "id_convention": how,
+            "imported_ids": json.dumps(list(ids) if ids else None),
+        },
     )
 
 
-def _boundaries(record: Record, ids: Sequence[int] | None, convention: str | None, layers: int) -> tuple[tuple[int, ...], str]:
+def _boundaries(
+    record: Record, ids: Sequence[int] | None, convention: str | None, layers: int
+) -> tuple[tuple[int, ...], str]:
     count = len(record.states)
     if record.boundaries is not None:
         return record.boundaries, "boundary (the capture says so)"
     if ids is None:
         raise SpecwireError(
-            f"{record.origin} holds {count} layers and does not say which: give their ids with --ids, in the data's order, "
+            f"{record.origin} holds {count} layers and does not say which: give their ids with --ids, in the "
+            "data's order, "
             "and --convention boundary or layer-output"
         )
     if len(ids) != count:
         raise SpecwireError(f"--ids names {len(ids)} layers, {record.origin} holds {count}")
-    fitting = {name: tuple(k + step for k in ids) for name, step in CONVENTIONS.items() if all(0 <= k + step <= layers for k in ids)}
+    fitting = {
+        name: tuple(k + step for k in ids)
+        for name, step in CONVENTIONS.items()
+        if all(0 <= k + step <= layers for k in ids)
+    }
     if convention is not None:
         if convention not in fitting:
             raise SpecwireError(f"ids {list(ids)} as {convention} are beyond the target's {layers} layers")
@@ -78,8 +102,10 @@ def _boundaries(record: Record, ids: Sequence[int] | None, convention: str | Non
     if not fitting:
         raise SpecwireError(f"ids {list(ids)} are no layers of a target with {layers}, under any convention")
     raise SpecwireError(
-        f"ids {list(ids)} fit two conventions: as boundary they are {list(fitting['boundary'])}, as layer-output "
-        f"{list(fitting['layer-output'])}. Say which with --convention; the trainer's code or documentation tells"
+        f"ids {list(ids)} fit two conventions: as boundary they are {list(fitting['boundary'])}, as "
+        "layer-output "
+        f"{list(fitting['layer-output'])}. Say which with --convention; the trainer's code or documentation "
+        "tells"
     )
 
 
@@ -90,5 +116,7 @@ def _states(record: Record, boundaries: Sequence[int]) -> States:
         if not torch.isfinite(states).all():
             raise SpecwireError(f"boundary {k} of {record.origin} holds NaN or infinity")
         if states.shape[0] != len(record.token_ids):
-            raise SpecwireError(f"{record.origin}: {states.shape[0]} rows for {len(record.token_ids)} token ids")
+            raise SpecwireError(
+                f"{record.origin}: {states.shape[0]} rows for {len(record.token_ids)} token ids"
+            )
     return States(record.token_ids, dict(zip(boundaries, record.states, strict=True)), record.final_norm)

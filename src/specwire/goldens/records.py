@@ -1,6 +1,7 @@
 """Training data as people keep it, read as records: token ids, and the states of some layers.
 
-Nothing is unpickled: `.pt` and `.ckpt` files are loaded as plain tensors, and refused when they hold anything else.
+Nothing is unpickled: `.pt` and `.ckpt` files are loaded as plain tensors, and refused when they hold anything
+else.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ STATES = ("aux_hidden_state", "aux_hidden_states", "hidden_states", "concat")
 
 @dataclass(frozen=True)
 class Record:
-    """One prompt. `states` are [n, hidden] each, in the file's order; `boundaries` names them where the file does."""
+    """One prompt. `states` are [n, hidden] each, in the file's order; `boundaries` names them where the file
+    does."""
 
     origin: str
     token_ids: tuple[int, ...]
@@ -41,9 +43,18 @@ def read_records(path: Path, hidden: int) -> Iterator[Record]:
     if path.is_dir() and any(path.glob("rank*/*.safetensors")):
         yield from _captured(path)
         return
-    files = [path] if path.is_file() else sorted(file for file in path.rglob("*") if file.suffix in (".safetensors", ".pt", ".ckpt", ".pth"))
+    files = (
+        [path]
+        if path.is_file()
+        else sorted(
+            file for file in path.rglob("*") if file.suffix in (".safetensors", ".pt", ".ckpt", ".pth")
+        )
+    )
     if not files:
-        raise SpecwireError(f"no .safetensors, .pt or .ckpt file and no capture at {path}: name a file or directory of training data")
+        raise SpecwireError(
+            f"no .safetensors, .pt or .ckpt file and no capture at {path}: name a file or directory of "
+            "training data"
+        )
     for file in files:
         yield _record(file, _tensors(file), hidden)
 
@@ -56,13 +67,18 @@ def _tensors(file: Path) -> dict[str, torch.Tensor]:
         return {name: held.rows(name) for name in held.tensors if held.tensors[name].shape}
     try:
         loaded: Any = torch.load(file, map_location="cpu", weights_only=True)
-    except Exception as error:  # torch reports a refused pickle, a cut file and a foreign one by several types
+    except (
+        Exception
+    ) as error:  # torch reports a refused pickle, a cut file and a foreign one by several types
         raise SpecwireError(
-            f"{file} was not loaded: it is damaged, or holds Python objects beside tensors, which are never unpickled here "
+            f"{file} was not loaded: it is damaged, or holds Python objects beside tensors, which are never "
+            "unpickled here "
             f"({type(error).__name__}). Save a dict of tensors"
         ) from error
     if not isinstance(loaded, dict):
-        raise SpecwireError(f"{file} holds a {type(loaded).__name__}: a dict with token ids and states is needed")
+        raise SpecwireError(
+            f"{file} holds a {type(loaded).__name__}: a dict with token ids and states is needed"
+        )
     return {str(name): value for name, value in loaded.items() if isinstance(value, torch.Tensor)}
 
 
@@ -70,13 +86,21 @@ def _record(file: Path, tensors: dict[str, torch.Tensor], hidden: int) -> Record
     ids_name = next((name for name in TOKENS if name in tensors), None)
     states_name = next((name for name in STATES if name in tensors), None)
     if ids_name is None or states_name is None:
-        raise SpecwireError(f"{file} holds {sorted(tensors)[:8]}: token ids ({', '.join(TOKENS)}) and states ({', '.join(STATES)}) are needed")
+        raise SpecwireError(
+            f"{file} holds {sorted(tensors)[:8]}: token ids ({', '.join(TOKENS)}) and states "
+            f"({', '.join(STATES)}) are needed"
+        )
     ids = tensors[ids_name].reshape(-1)
     if ids.is_floating_point() or len(ids) == 0:
-        raise SpecwireError(f"{ids_name} of {file} are no token ids: {tensors[ids_name].dtype}, shape {list(tensors[ids_name].shape)}")
+        raise SpecwireError(
+            f"{ids_name} of {file} are no token ids: {tensors[ids_name].dtype}, shape "
+            f"{list(tensors[ids_name].shape)}"
+        )
     final = tensors.get("hidden_state") if states_name.startswith("aux") else None
     return Record(
-        str(file), tuple(ids.tolist()), _layers(file, states_name, tensors[states_name], len(ids), hidden),
+        str(file),
+        tuple(ids.tolist()),
+        _layers(file, states_name, tensors[states_name], len(ids), hidden),
         final_norm=_plain(final, len(ids), hidden),
         # speculators keeps the verifier's last states behind the layers that the draft gets.
         last_is_end=file.name.startswith("hs_") and tensors[states_name].dim() == 3,
@@ -84,14 +108,18 @@ def _record(file: Path, tensors: dict[str, torch.Tensor], hidden: int) -> Record
 
 
 def _plain(tensor: torch.Tensor | None, tokens: int, hidden: int) -> torch.Tensor | None:
-    """SpecForge's `hidden_state`, after the final norm; None when it is not [tokens, hidden], with or without a batch of 1."""
+    """SpecForge's `hidden_state`, after the final norm; None when it is not [tokens, hidden], with or without
+    a batch of 1."""
     if tensor is None or tensor.numel() != tokens * hidden:
         return None
     return tensor.reshape(tokens, hidden)
 
 
-def _layers(file: Path, name: str, states: torch.Tensor, tokens: int, hidden: int) -> tuple[torch.Tensor, ...]:
-    """Cut states into layers of [tokens, hidden]: from [tokens, k * hidden], [tokens, k, hidden] or [k, tokens, hidden]."""
+def _layers(
+    file: Path, name: str, states: torch.Tensor, tokens: int, hidden: int
+) -> tuple[torch.Tensor, ...]:
+    """Cut states into layers of [tokens, hidden]: from [tokens, k * hidden], [tokens, k, hidden] or [k,
+    tokens, hidden]."""
     shape = list(states.shape)
     if not states.is_floating_point():
         raise SpecwireError(f"{name} of {file} is {states.dtype}: states are floating point")
@@ -102,12 +130,17 @@ def _layers(file: Path, name: str, states: torch.Tensor, tokens: int, hidden: in
     if states.dim() == 3 and states.shape[2] == hidden:
         by_token, by_layer = shape[0] == tokens, shape[1] == tokens
         if by_token and by_layer:
-            raise SpecwireError(f"{name} of {file} is {shape} for {tokens} tokens: which axis is the layers cannot be told; save one token more or less")
+            raise SpecwireError(
+                f"{name} of {file} is {shape} for {tokens} tokens: which axis is the layers cannot be told; "
+                "save one token more or less"
+            )
         if by_token:
             return tuple(part.contiguous() for part in states.unbind(dim=1))
         if by_layer:
             return tuple(part.contiguous() for part in states.unbind(dim=0))
-    raise SpecwireError(f"{name} of {file} is {shape}: with {tokens} tokens and hidden size {hidden} no layout fits")
+    raise SpecwireError(
+        f"{name} of {file} is {shape}: with {tokens} tokens and hidden size {hidden} no layout fits"
+    )
 
 
 def _captured(path: Path) -> Iterator[Record]:
@@ -115,13 +148,18 @@ def _captured(path: Path) -> Iterator[Record]:
     capture = open_capture(path)
     events = [event for event in capture.at("hidden-state-dump", rank=capture.ranks[0]) if event.token_ids]
     if not events:
-        raise SpecwireError(f"no prefill of hidden-state-dump with token ids in {path}: apply that probe and run with EAGLE3_CAPTURE_DIR")
+        raise SpecwireError(
+            f"no prefill of hidden-state-dump with token ids in {path}: apply that probe and run with "
+            "EAGLE3_CAPTURE_DIR"
+        )
     prompts: dict[tuple[int, ...], dict[int, torch.Tensor]] = {}
     for event in events:
         for first, rows, prefix in event.requests:
             if event.boundary is not None and not prefix and rows and first + rows <= event.rows:
-                ids = tuple(event.token_ids[first:first + rows])
-                prompts.setdefault(ids, {}).setdefault(event.boundary, event.file.rows("hidden_states", first, rows))
+                ids = tuple(event.token_ids[first : first + rows])
+                prompts.setdefault(ids, {}).setdefault(
+                    event.boundary, event.file.rows("hidden_states", first, rows)
+                )
     for ids, states in prompts.items():
         known: Sequence[int] = sorted(states)
         yield Record(str(path), ids, tuple(states[k] for k in known), boundaries=tuple(known))

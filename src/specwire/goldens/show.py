@@ -26,7 +26,10 @@ def _of_tensors(golden: Golden) -> dict[str, Any]:
         "trained_boundaries": list(golden.trained),
         "boundaries": list(golden.boundaries),
         "final_norm": golden.has("final_norm"),
-        "prompts": [{"tokens": len(prompt.token_ids), "token_ids": list(prompt.token_ids[:16])} for prompt in golden.prompts],
+        "prompts": [
+            {"tokens": len(prompt.token_ids), "token_ids": list(prompt.token_ids[:16])}
+            for prompt in golden.prompts
+        ],
         "concat_shape": [len(golden.prompts[0].token_ids), golden.hidden * len(golden.trained)],
         "slots": [
             {
@@ -70,17 +73,23 @@ def _of_log(golden: LogGolden) -> dict[str, Any]:
 def describe_text(document: dict[str, Any]) -> str:
     lines = [
         f"golden    {document['path']} ({document['kind']})",
-        f"target    {document['target']}: {document['num_layers']} layers, hidden {document['hidden_size']}, {document['dtype']}",
+        f"target    {document['target']}: {document['num_layers']} layers, hidden {document['hidden_size']}, "
+        f"{document['dtype']}",
         f"source    {document['source']}",
         f"trained   boundaries {document['trained_boundaries']}, concat {document['concat_shape']}",
     ]
     if document["kind"] == "tensors":
         known = document["boundaries"]
         full = len(known) == document["num_layers"] + 1
-        lines.append(f"holds     {'all ' if full else ''}{len(known)} boundaries{'' if full else f' {known}'}"
-                     f"{', final norm' if document['final_norm'] else ''}")
+        lines.append(
+            f"holds     {'all ' if full else ''}{len(known)} boundaries{'' if full else f' {known}'}"
+            f"{', final norm' if document['final_norm'] else ''}"
+        )
         lines.append("prompts   " + ", ".join(f"{one['tokens']} tokens" for one in document["prompts"]))
     for slot in document["slots"]:
         noise = ", ".join(f"{dtype} {value:.1e}" for dtype, value in slot.get("noise", {}).items())
-        lines.append(f"slot {slot['slot']}    boundary {slot['boundary']}  first5 {slot['hs_first5']}" + (f"  noise {noise}" if noise else ""))
+        lines.append(
+            f"slot {slot['slot']}    boundary {slot['boundary']}  first5 {slot['hs_first5']}"
+            + (f"  noise {noise}" if noise else "")
+        )
     return "\n".join(lines)
