@@ -505,8 +505,11 @@ OTHER = textwrap.dedent(LOOP) + textwrap.dedent("""
         ("Base, Model", "def make(self):\n            kind = Model if self.small else Model\n            return kind()", ""),
         ("Model as Chosen", "kind = Chosen\n        def __init__(self):\n            self.inner = self.kind()", ""),
         ("Base", "def __init__(self):\n            self.inner = module.Model()", ""),
+        ("Base, Model", "def __init__(self, *, kind=Model):\n            self.inner = kind()", ""),
+        ("Base", "def __init__(self):\n            self.inner = torch.nn.Module()\n            super().__init__()", "model."),
     ],
-    ids=["held", "held by what is held", "inherited by what is held", "made by a base", "chosen", "a class attribute", "by module"],
+    ids=["held", "held by what is held", "inherited by what is held", "made by a base", "chosen", "a class attribute", "by module",
+         "a parameter's default", "made by a base in the end"],
 )
 def test_a_wrapper_names_the_loop_it_goes_through(imports, body, path):
     source = HOLDER.format(imports=imports, body=body, path=path)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 
-from specwire import collecting, drafts, loops, streams, surgery
+from specwire import collecting, drafts, lineage, loops, streams, surgery
 from specwire.insert import render
 from specwire.probe import Site
 from specwire.source import Source, opened
@@ -49,9 +49,13 @@ def coverage(tree: Tree, progress: Callable[[str], None] = lambda _: None) -> li
         if any(fnmatch(name, pattern) for pattern in patterns):
             file = TappedFile(tree.read(name))
             data = file.without(file.found)
+            progress(f"reading {name}")
+            source = opened(name, data, tree.read)
             if wanted := {each: probe for each, probe in known.items() if probe.takes(name, data)}:
-                progress(f"reading {name}")
-                rows += _rows(opened(name, data, tree.read), render(name, data, wanted, tree.read).sites)
+                rows += _rows(source, render(name, data, wanted, tree.read).sites)
+            if not known["layer-capture"].takes(name, data) and b"EntryClass" in data:
+                why = ((each.qualname, each.why) for each in lineage.heirs(source))
+                rows += [Row(name, heir, "elsewhere", "no loop of its own", why={"layer-capture": reason}) for heir, reason in why]
     return rows
 
 

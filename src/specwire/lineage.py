@@ -31,9 +31,8 @@ class _Class:
 
 @dataclass(frozen=True)
 class _Open:
-    """Where following ended without a loop: the class is not to be had, or is chosen at run time."""
+    """Where following ended without a known loop: the class is not to be had, or is chosen at run time."""
 
-    line: int
     why: str
 
 
@@ -49,22 +48,30 @@ def elsewhere(source: Source) -> list[Absent | Unrecognised]:
     return said or [Absent("", "speaks of layers to capture in comments or strings alone")]
 
 
-def owners(source: Source, name: str) -> list[tuple[str, str]]:
-    """(file, class) of every loop that collects for a class of this file."""
-    found = _class_in(source, name)
-    ends = _followed(found, _paths(found.node) or {""}, 0) if isinstance(found, _Class) else ()
-    return sorted({(end.source.name, end.name) for end in ends if isinstance(end, _Class)})
+def heirs(source: Source) -> list[Absent]:
+    """For each model of a file that says nothing of capturing, and inherits the setting of ids: whose loop collects for it."""
+    said = []
+    for node in source.syntax.body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "EntryClass":
+            listed = node.value.elts if isinstance(node.value, (ast.List, ast.Tuple)) else [node.value]
+            classes = [found for each in listed if isinstance(found := _class_in(source, ast.unparse(each)), _Class) and found.source is source]
+            said += [_class_says(each) for each in classes if any(_sets_ids(one) for one in _lineage(each))]
+    return [each for each in said if isinstance(each, Absent)]
+
+
+def _sets_ids(found: _Class) -> bool:
+    return any(isinstance(each, ast.FunctionDef) and each.name.endswith(_SPEAKS) for each in found.node.body)
 
 
 def _class_says(found: _Class) -> Absent | Unrecognised:
-    ends = list(_followed(found, _paths(found.node), 0))
+    ends = list(_followed(found, _paths(found.node) or {""}, 0))
     loops = sorted({(end.source.name, end.name) for end in ends if isinstance(end, _Class)})
     loose = [end for end in ends if isinstance(end, _Open)]
     if loops:
         where = " and ".join(f"{name} ({file})" for file, name in loops)
         return Absent(found.name, f"has no layer loop of its own: it goes through {where}, tapped there")
     if loose:
-        return Absent(found.name, f"has no layer loop of its own: line {loose[0].line}: {loose[0].why}")
+        return Absent(found.name, f"has no layer loop of its own: {loose[0].why}")
     line = _asks(found.node) or found.node.lineno
     return Unrecognised(
         found.name,
@@ -92,8 +99,10 @@ def _followed(found: _Class, paths: set[str], depth: int) -> Iterator[_Class | _
 def _own_loop(found: _Class, depth: int) -> Iterator[_Class | _Open]:
     """The class that `forward` comes from when it has a loop, else the models that it holds for its `forward`."""
     for owner in _lineage(found):
-        if any(isinstance(loop, CaptureLoop) and loop.function.owner == owner.name for loop in capture_loops(owner.source)):
-            yield owner
+        mine = [loop for loop in capture_loops(owner.source) if loop.function.owner == owner.name]
+        if mine:
+            known = any(isinstance(loop, CaptureLoop) for loop in mine)
+            yield owner if known else _Open(f"it goes through {owner.name} ({owner.source.name}), whose loop is not recognised")
             return
         forward = _method(owner.node, "forward")
         if forward is not None and not any(ast.unparse(call.func) == "super().forward" for call in _calls(forward)):
@@ -103,14 +112,19 @@ def _own_loop(found: _Class, depth: int) -> Iterator[_Class | _Open]:
 
 def _held(found: _Class, attribute: str) -> list[_Class | _Open]:
     """What `self.ATTRIBUTE` is made from, in the class or in one that it inherits from."""
+    loose: list[_Class | _Open] = []
     for owner in _lineage(found):
         for scope in owner.node.body:
             made = [value for value in _values(scope, f"self.{attribute}") if isinstance(value, ast.Call)]
-            if made:
-                ends = [end for value in made for end in _classes(found, owner, scope, value.func)]
-                line = made[0].lineno
-                return ends or [_Open(line, f"`{owner.source.text(line)}` chooses the model's class at run time")]
-    return []
+            if ends := [end for value in made for end in _classes(found, owner, scope, value.func)]:
+                return ends
+            for value in made:
+                line = value.lineno
+                loose.append(_Open(f"{owner.source.name}:{line}: `{owner.source.text(line)}` chooses the model's class at run time"))
+        made = _method(owner.node, "__init__")
+        if made is not None and not any(ast.unparse(call.func) == "super().__init__" for call in _calls(made)):
+            break  # those further up are never asked
+    return loose
 
 
 def _classes(found: _Class, owner: _Class, scope: ast.AST, callee: ast.expr) -> list[_Class | _Open]:
@@ -120,7 +134,8 @@ def _classes(found: _Class, owner: _Class, scope: ast.AST, callee: ast.expr) -> 
     if (named := _named(owner.source, callee)) is not None:
         return [named]
     if isinstance(callee, ast.Name):
-        return [end for value in _values(scope, callee.id) for end in _classes(found, owner, scope, value)]
+        values = [(owner, value) for value in _values(scope, callee.id)] or _defaults(found, callee.id)
+        return [end for where, value in values for end in _classes(found, where, scope, value)]
     text = ast.unparse(callee)
     if not text.startswith("self."):
         return []
@@ -132,6 +147,18 @@ def _classes(found: _Class, owner: _Class, scope: ast.AST, callee: ast.expr) -> 
         for node in heir.node.body:
             if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None and ast.unparse(_target(node)) == text[5:]:
                 return _classes(found, heir, heir.node, node.value)
+    return []
+
+
+def _defaults(found: _Class, name: str) -> list[tuple[_Class, ast.expr]]:
+    """What `__init__` takes for a parameter when it is not given, in the class or the nearest that it inherits from."""
+    for heir in _lineage(found):
+        if (made := _method(heir.node, "__init__")) is not None:
+            given = made.args.posonlyargs + made.args.args
+            defaults = dict(zip((each.arg for each in reversed(given)), reversed(made.args.defaults)))
+            defaults |= {each.arg: value for each, value in zip(made.args.kwonlyargs, made.args.kw_defaults, strict=True) if value is not None}
+            if name in defaults:
+                return [(heir, defaults[name])]
     return []
 
 
@@ -176,7 +203,7 @@ def _class_in(source: Source, name: str) -> _Class | _Open | None:
         if other := _other(source, place[0]):
             return _class_in(other, place[1])
         if place[0].startswith("sglang."):
-            return _Open(place[2], f"{name} comes from {place[0]}, which is not at hand here")
+            return _Open(f"{source.name}:{place[2]}: {name} comes from {place[0]}, which is not at hand here")
     return None
 
 
