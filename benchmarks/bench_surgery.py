@@ -2,10 +2,10 @@
 
     python benchmarks/bench_surgery.py [TREE]      default: the installed SGLang
 
-All measured in turns in one run, on a copy of the tree, in processor time (which other work on the machine hardly
-moves) with wall time beside it; the median of several rounds. The parse, too, runs without the garbage collector,
-which is to its advantage. Exit 1 when a limit is not kept. `apply` finds the sites, proves every file and writes;
-`remove` finds the taps from the tree alone, proves and writes.
+All measured in turns in one run, on a copy of the tree, in processor time (which other work on the machine
+hardly moves) with wall time beside it; the median of several rounds. The parse, too, runs without the garbage
+collector, which is to its advantage. Exit 1 when a limit is not kept. `apply` finds the sites, proves every
+file and writes; `remove` finds the taps from the tree alone, proves and writes.
 """
 
 from __future__ import annotations
@@ -31,9 +31,13 @@ def main() -> int:
     original = Tree.find(sys.argv[1] if len(sys.argv) > 1 else "installed")
     rounds: list[dict[str, tuple[float, float]]] = []
     with tempfile.TemporaryDirectory(prefix="specwire-bench-") as folder:
-        shutil.copytree(original.package, Path(folder) / "sglang", ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(
+            original.package, Path(folder) / "sglang", ignore=shutil.ignore_patterns("__pycache__")
+        )
         tree, names = Tree.find(folder), surgery.chosen([], ["debug"])
-        files = [change.before for change in surgery.plan_apply(tree, names).changes if change.before is not None]
+        files = [
+            change.before for change in surgery.plan_apply(tree, names).changes if change.before is not None
+        ]
         for _ in range(ROUNDS):
             rounds.append({
                 "parse": _timed(collecting.paused()(lambda: [libcst.parse_module(data) for data in files])),
@@ -41,7 +45,10 @@ def main() -> int:
                 "remove": _timed(lambda: surgery.plan_remove(tree).write()),
             })  # fmt: skip
     lines = sum(data.count(b"\n") for data in files)
-    print(f"SGLang {original.version}: {len(files)} files take debug taps, {lines} lines; {ROUNDS} rounds, {os.cpu_count()} cores")
+    print(
+        f"SGLang {original.version}: {len(files)} files take debug taps, {lines} lines; "
+        f"{ROUNDS} rounds, {os.cpu_count()} cores"
+    )
     print(f"{'':8} {'processor':>10} {'wall':>8} {'ratio':>7} {'limit':>6}")
     kept = True
     for what in ("parse", "apply", "remove"):

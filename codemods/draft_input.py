@@ -11,7 +11,9 @@ def find(source, sites):
             yield Unrecognised(draft.function.qualname, draft.why)
         else:
             model, batch = sites.model_argument(draft.function), sites.batch_arguments(draft.known)
-            yield Tap(draft.known, draft.known_where, f"draft_input({model}, {draft.states}, {draft.embeds}{batch})")
+            yield Tap(
+                draft.known, draft.known_where, f"draft_input({model}, {draft.states}, {draft.embeds}{batch})"
+            )
 
 
 PROBE = Probe(

@@ -21,7 +21,12 @@ ROOT = Path(__file__).resolve().parent.parent
 TABLE = ROOT / "fixtures" / "releases.json"
 
 # The same wheel everywhere, whatever Python and machine the tests run on: only its source is read.
-_WHEEL_FOR = ["--only-binary=:all:", "--python-version=3.11", "--implementation=cp", "--platform=manylinux_2_34_x86_64"]
+_WHEEL_FOR = [
+    "--only-binary=:all:",
+    "--python-version=3.11",
+    "--implementation=cp",
+    "--platform=manylinux_2_34_x86_64",
+]
 
 
 def versions() -> list[str]:
@@ -35,7 +40,7 @@ def sample() -> list[str]:
 
 
 def release_tree(version: str) -> Path:
-    """A directory that holds `sglang/` of this release, and its metadata. Shared by all tests: never write to it.
+    """A directory that holds this release's `sglang/` and metadata. Shared by all tests: never write to it.
 
     Raises KeyError for a release that the table lacks, RuntimeError when what the registry gives is not
     the pinned file.
@@ -67,10 +72,16 @@ def recorded(tree: Path) -> dict[str, str]:
 
 def unpinned() -> list[str]:
     """Releases since the first in the table that the registry has and the table lacks."""
-    done = subprocess.run([sys.executable, "-m", "pip", "index", "versions", "--pre", "sglang"], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "pip", "index", "versions", "--pre", "sglang"], capture_output=True, text=True
+    )
     found = re.search(r"^Available versions: (.*)$", done.stdout, re.M)
     known = versions()
-    return [each for each in (found[1].split(", ") if found else ()) if each not in known and _age(each) > _age(known[0])]
+    return [
+        each
+        for each in (found[1].split(", ") if found else ())
+        if each not in known and _age(each) > _age(known[0])
+    ]
 
 
 def pin(version: str) -> None:

@@ -1,4 +1,4 @@
-"""Every SGLang release, there and back: apply all debug and capture probes, look, remove, and nothing is left.
+"""Every SGLang release, there and back: apply all debug and capture probes, look, remove, compare.
 
     python tests/run_releases.py [--sample] [VERSION...]
 
@@ -43,10 +43,14 @@ def round_trip(version: str) -> Trip:
     """Apply, compile and compare every touched file, remove, and compare the whole directory."""
     trip = Trip(version)
     pristine = releases.release_tree(version)
-    truth = {name: digest for name, digest in releases.recorded(pristine).items() if name.startswith("sglang/")}
+    truth = {
+        name: digest for name, digest in releases.recorded(pristine).items() if name.startswith("sglang/")
+    }
     with tempfile.TemporaryDirectory(prefix=f"specwire-{version}-", dir=releases.cache()) as folder:
         root = Path(folder) / "tree"
-        shutil.copytree(pristine, root, copy_function=os.link)  # a file written in place would change the original too
+        shutil.copytree(
+            pristine, root, copy_function=os.link
+        )  # a file written in place would change the original too
         before, tree, clock = _snapshot(root), Tree.find(root), time.perf_counter()
 
         applied = surgery.plan_apply(tree, surgery.chosen([], ["debug", "capture"]))
@@ -54,8 +58,16 @@ def round_trip(version: str) -> Trip:
         trip.seconds["apply"], clock = time.perf_counter() - clock, time.perf_counter()
         trip.states = Counter(site.state for site in applied.sites)
         trip.files = len(applied.changes) - 1
-        trip.wrong += [f"failed: {site.probe} {site.file} {site.qualname}: {site.why}" for site in applied.sites if site.state == "failed"]
-        trip.wrong += [f"absent without a reason: {site.probe} {site.file}" for site in applied.sites if site.state == "absent" and not site.why]
+        trip.wrong += [
+            f"failed: {site.probe} {site.file} {site.qualname}: {site.why}"
+            for site in applied.sites
+            if site.state == "failed"
+        ]
+        trip.wrong += [
+            f"absent without a reason: {site.probe} {site.file}"
+            for site in applied.sites
+            if site.state == "absent" and not site.why
+        ]
         if applied.result != "applied":
             trip.wrong.append(f"apply ended as {applied.result}")
         for change in applied.changes:
@@ -63,10 +75,18 @@ def round_trip(version: str) -> Trip:
             trip.wrong += [f"{name}: {what}" for what in _differs(change.path.read_bytes(), change.before)]
             if change.before is not None and _sha256((pristine / name).read_bytes()) != truth[name]:
                 trip.wrong.append(f"{name}: written in place, through its other name")
-        tapped = {(site.file, site.qualname) for site in applied.sites if site.probe == "layer-capture" and site.state == "applied"}
+        tapped = {
+            (site.file, site.qualname)
+            for site in applied.sites
+            if site.probe == "layer-capture" and site.state == "applied"
+        }
         counted = _counted_loops(root)
         trip.loops = len(counted)
-        trip.wrong += [f"{file}:{line}: a capture loop in {name} without a tap" for file, line, name in counted if (file, name) not in tapped]
+        trip.wrong += [
+            f"{file}:{line}: a capture loop in {name} without a tap"
+            for file, line, name in counted
+            if (file, name) not in tapped
+        ]
 
         clock = time.perf_counter()
         removed = surgery.plan_remove(tree)
@@ -77,8 +97,16 @@ def round_trip(version: str) -> Trip:
         if Counter(site.state for site in removed.sites) != Counter({"removed": trip.states["applied"]}):
             trip.wrong.append("not every tap was removed")
         after = _snapshot(root)
-        trip.wrong += [f"{name}: not as it was" for name in sorted(before.keys() | after.keys()) if before.get(name) != after.get(name)]
-        trip.wrong += [f"{name}: not what the release's RECORD says" for name, digest in truth.items() if after.get(name, ("", ""))[1] != digest]
+        trip.wrong += [
+            f"{name}: not as it was"
+            for name in sorted(before.keys() | after.keys())
+            if before.get(name) != after.get(name)
+        ]
+        trip.wrong += [
+            f"{name}: not what the release's RECORD says"
+            for name, digest in truth.items()
+            if after.get(name, ("", ""))[1] != digest
+        ]
     return trip
 
 
@@ -88,12 +116,15 @@ def _snapshot(root: Path) -> dict[str, tuple[int, str]]:
     for folder, folders, files in os.walk(root):
         for name in (*folders, *files):
             path = Path(folder) / name
-            found[path.relative_to(root).as_posix()] = (path.lstat().st_mode, _sha256(path.read_bytes()) if path.is_file() else "")
+            found[path.relative_to(root).as_posix()] = (
+                path.lstat().st_mode,
+                _sha256(path.read_bytes()) if path.is_file() else "",
+            )
     return found
 
 
 def _differs(now: bytes, before: bytes | None) -> list[str]:
-    """What is wrong with a patched file: it must compile, and be the original once the taps' statements are left out."""
+    """What is wrong with a patched file: it must compile, and without the taps be the original."""
     try:
         compile(now, "patched", "exec", dont_inherit=True)
     except (SyntaxError, ValueError) as error:
@@ -121,8 +152,10 @@ class _Taps(ast.NodeTransformer):
 
 
 def _counted_loops(root: Path) -> list[tuple[str, int, str]]:
-    """Capture loops by a plain count that shares nothing with the matchers: the innermost `for` in a method that
-    decides on capturing by a test or a keyword and calls a layer. (file, line, qualified name)."""
+    """Capture loops by a plain count that shares nothing with the matchers: (file, line, qualified name).
+
+    It is the innermost `for` in a method that calls a layer and decides on capturing by a test or a keyword.
+    """
     found = []
     for path in sorted((root / "sglang/srt/models").rglob("*.py")):
         data = path.read_bytes()
@@ -131,8 +164,14 @@ def _counted_loops(root: Path) -> list[tuple[str, int, str]]:
         for owner in ast.walk(ast.parse(marks.stripped(data))):
             for method in owner.body if isinstance(owner, ast.ClassDef) else ():
                 if isinstance(method, ast.FunctionDef) and method.name != "__init__":
-                    loops = [node for node in ast.walk(method) if isinstance(node, ast.For) and _captures(node)]
-                    inner = [loop for loop in loops if not any(other is not loop and other in ast.walk(loop) for other in loops)]
+                    loops = [
+                        node for node in ast.walk(method) if isinstance(node, ast.For) and _captures(node)
+                    ]
+                    inner = [
+                        loop
+                        for loop in loops
+                        if not any(other is not loop and other in ast.walk(loop) for other in loops)
+                    ]
                     name = path.relative_to(root).as_posix()
                     found += [(name, loop.lineno, f"{owner.name}.{method.name}") for loop in inner]
     return found
@@ -142,7 +181,9 @@ def _captures(loop: ast.For) -> bool:
     text = ast.unparse(loop)
     runs = "self.layers[" in text or "layer(" in text or "layer.forward" in text
     tests = any(isinstance(node, ast.If) and "captur" in ast.unparse(node.test) for node in ast.walk(loop))
-    keywords = any(isinstance(node, ast.keyword) and node.arg and "captur" in node.arg for node in ast.walk(loop))
+    keywords = any(
+        isinstance(node, ast.keyword) and node.arg and "captur" in node.arg for node in ast.walk(loop)
+    )
     grows = keywords or ".append(" in text or ".slot(" in text
     return runs and grows and (tests or keywords)
 
@@ -155,7 +196,8 @@ def line(trip: Trip) -> str:
     """The release in one line."""
     states = "  ".join(f"{trip.states[state]:3} {state}" for state in ("applied", "absent", "failed"))
     seconds = "  ".join(f"{what} {trip.seconds.get(what, 0):4.1f} s" for what in ("apply", "remove"))
-    return f"{trip.version:13} {trip.files:3} files  {trip.loops:2} loops  {states}  {seconds}  {'DIFFERS' if trip.wrong else 'ok'}"
+    verdict = "DIFFERS" if trip.wrong else "ok"
+    return f"{trip.version:13} {trip.files:3} files  {trip.loops:2} loops  {states}  {seconds}  {verdict}"
 
 
 def main() -> int:

@@ -21,7 +21,11 @@ from specwire.taps import TappedFile
 
 EXAMPLES = int(os.environ.get("SPECWIRE_EXAMPLES", 40))
 settings.register_profile(
-    "insert", max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck), derandomize=EXAMPLES <= 40
+    "insert",
+    max_examples=EXAMPLES,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    derandomize=EXAMPLES <= 40,
 )
 SETTINGS = settings.get_profile("insert")
 PROBES = {name: module.PROBE for name, module in registry.modules("specwire.codemods").items()}
@@ -61,7 +65,12 @@ else:
 """,
     "hidden = self.embed_tokens(input_ids)\nhidden = hidden * 2",
 ]
-COLLECTION = ["aux = []", "aux: list = []", "aux = AuxHiddenStateList()", "aux = [] if self.flag() else list()"]
+COLLECTION = [
+    "aux = []",
+    "aux: list = []",
+    "aux = AuxHiddenStateList()",
+    "aux = [] if self.flag() else list()",
+]
 LOOPS = [
     """
 for i in range(self.start, self.end):
@@ -176,7 +185,13 @@ if hidden.shape[-1] != embeds.shape[-1]:
 return hidden, embeds
 """,
 ]
-HEADS = ["", "#!/usr/bin/env python\n", "# -*- coding: utf-8 -*-\n", '"""What the file is for."""\n', '"""Doc."""\nfrom __future__ import annotations\n']
+HEADS = [
+    "",
+    "#!/usr/bin/env python\n",
+    "# -*- coding: utf-8 -*-\n",
+    '"""What the file is for."""\n',
+    '"""Doc."""\nfrom __future__ import annotations\n',
+]
 DOCSTRINGS = ["", '"""What it does.\n\n\x00    At length.\n\x00"""']
 DECORATORS = ["", "@wrapped\n", "# said\n@wrapped\n\n"]
 BEFORE = ["", "kept = 1\n\n", "def other(self):\n    return 1\n\n"]
@@ -287,16 +302,27 @@ def run(data: bytes, monkeypatch, kind: str, on: bool, answers, captured):
     srt = types.ModuleType("sglang.srt")
     srt._specwire = recorder
     monkeypatch.setitem(sys.modules, "sglang.srt", srt)
-    names = {"AuxHiddenStateList": type("AuxHiddenStateList", (list,), {}), "wrapped": lambda function: function}
+    names = {
+        "AuxHiddenStateList": type("AuxHiddenStateList", (list,), {}),
+        "wrapped": lambda function: function,
+    }
     exec(compile(data, "generated", "exec", dont_inherit=True), names)
-    batch = types.SimpleNamespace(spec_info=types.SimpleNamespace(hidden_states=Wide(300 if answers[0] else 7)))
+    batch = types.SimpleNamespace(
+        spec_info=types.SimpleNamespace(hidden_states=Wide(300 if answers[0] else 7))
+    )
     given = {"given": 9.5} if kind == "target" else {}
     embeds = Wide(4.0) if answers[2] else None
-    return names["Model"].forward(Fake(answers, captured), 3, 1, batch, input_embeds=embeds, **given), recorder.calls
+    return names["Model"].forward(
+        Fake(answers, captured), 3, 1, batch, input_embeds=embeds, **given
+    ), recorder.calls
 
 
 def rendered(data: bytes, kind: str):
-    done = render("sglang/srt/models/generated.py", data, {name: PROBES[name] for name in (TARGET if kind == "target" else DRAFT)})
+    done = render(
+        "sglang/srt/models/generated.py",
+        data,
+        {name: PROBES[name] for name in (TARGET if kind == "target" else DRAFT)},
+    )
     assert not [site for site in done.sites if site.state == "failed"], done.sites
     return done
 
@@ -304,7 +330,11 @@ def rendered(data: bytes, kind: str):
 @pytest.mark.parametrize("kind", ["target", "draft"])
 def test_taps(kind, monkeypatch):
     @SETTINGS
-    @given(modules(kind), st.lists(st.booleans(), min_size=3, max_size=7), st.lists(st.integers(0, 3), unique=True))
+    @given(
+        modules(kind),
+        st.lists(st.booleans(), min_size=3, max_size=7),
+        st.lists(st.integers(0, 3), unique=True),
+    )
     def check(data, answers, captured):
         compile(data, "generated", "exec", dont_inherit=True)
         try:
@@ -319,13 +349,17 @@ def test_taps(kind, monkeypatch):
         file = TappedFile(done.data)
         assert file.without(file.found) == data
         applied = [site.probe for site in done.sites]
-        assert set(applied) == set(TARGET if kind == "target" else DRAFT) and len(file.found) == len(applied) + 1
+        assert (
+            set(applied) == set(TARGET if kind == "target" else DRAFT) and len(file.found) == len(applied) + 1
+        )
         # And it computes what it computed.
         plain, _ = run(data, monkeypatch, kind, False, answers, captured)
         assert run(done.data, monkeypatch, kind, False, answers, captured) == (plain, [])
         result, calls = run(done.data, monkeypatch, kind, True, answers, captured)
         assert result == plain
-        assert {name for name, _, _ in calls} >= ({"captured", "boundary"} if kind == "target" else {"draft_input", "fc_before", "fc_after"})
+        assert {name for name, _, _ in calls} >= (
+            {"captured", "boundary"} if kind == "target" else {"draft_input", "fc_before", "fc_after"}
+        )
         for name, args, _ in calls:
             if name == "captured" and isinstance(args[2], int):
                 assert 0 <= args[2] <= 3

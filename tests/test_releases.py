@@ -43,7 +43,11 @@ FILES = {"0.5.9": 18, "0.5.20": 38, "0.5.23": 42}
 @pytest.fixture(scope="module")
 def trips(request):
     """The releases that are to be tested here, under way in two processes at once."""
-    wanted = [item.callspec.params["version"] for item in request.session.items if getattr(item, "function", None) is test_there_and_back]
+    wanted = [
+        item.callspec.params["version"]
+        for item in request.session.items
+        if getattr(item, "function", None) is test_there_and_back
+    ]
     with concurrent.futures.ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as pool:
         yield {version: pool.submit(round_trip, version) for version in wanted}
 
@@ -71,14 +75,23 @@ def test_coverage(version, loops, drafts):
         assert all(row.why.values()), row
         if row.role == "loop":
             # What a loop has no tap for is its caller's affair, or cannot be read; nothing else is a reason.
-            assert row.taps["layer-capture"] and set(row.why) <= {"embedding-capture", "forward-end", "hidden-state-dump"}
+            assert row.taps["layer-capture"] and set(row.why) <= {
+                "embedding-capture",
+                "forward-end",
+                "hidden-state-dump",
+            }
             for probe, why in row.why.items():
-                wanted = {"embedding-capture": "is handed its states as", "forward-end": "gives its states back to"}
+                wanted = {
+                    "embedding-capture": "is handed its states as",
+                    "forward-end": "gives its states back to",
+                }
                 assert wanted.get(probe, "no plain sums, which the engine's own snapshot refuses") in why
         elif row.role == "draft":
             assert row.taps == {"draft-fc": 2, "draft-input": 1}
         elif row.role == "head":
-            assert set(row.why) == {"draft-fc", "draft-input"} and all("joins one state with the embedding" in why for why in row.why.values())
+            assert set(row.why) == {"draft-fc", "draft-input"} and all(
+                "joins one state with the embedding" in why for why in row.why.values()
+            )
         elif row.role == "elsewhere":
             reasons = ("goes through", "chooses the model's class at run time", "collects nothing itself")
             assert all(any(reason in why for reason in reasons) for why in row.why.values())
@@ -90,7 +103,10 @@ def test_boundaries(version):
     found = defaultdict(list)
     for change in surgery.plan_apply(tree, ["layer-capture"]).changes:
         for line in (change.after or b"").decode("utf-8-sig").splitlines():
-            if call := re.search(r"_specwire\.captured\(self, (?:[\w.]+(?: if \w+ else None)?), ([^,]+)[,)].*# specwire:layer-capture", line):
+            if call := re.search(
+                r"_specwire\.captured\(self, (?:[\w.]+(?: if \w+ else None)?), ([^,]+)[,)].*# specwire:layer-capture",
+                line,
+            ):
                 found[change.path.stem].append(call[1])
     unusual = {name: each for name, each in found.items() if each not in (["i"], ["layer_idx"])}
     assert unusual == BOUNDARIES[version]

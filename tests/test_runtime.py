@@ -163,7 +163,13 @@ def load(monkeypatch, tmp_path):
     """`load(source, ...)` gives the names of a module with all taps, or with none, and its tap file."""
 
     def loaded(source, *, taps=True, capture=True, debug=False, engine=None, **environment):
-        for name in ("EAGLE3_DEBUG", "EAGLE3_CAPTURE_DIR", "EAGLE3_CAPTURE_BOUNDARIES", "EAGLE3_DEBUG_RANKS", "EAGLE3_DEBUG_STEPS"):
+        for name in (
+            "EAGLE3_DEBUG",
+            "EAGLE3_CAPTURE_DIR",
+            "EAGLE3_CAPTURE_BOUNDARIES",
+            "EAGLE3_DEBUG_RANKS",
+            "EAGLE3_DEBUG_STEPS",
+        ):
             monkeypatch.delenv(name, raising=False)
         environment |= {"EAGLE3_CAPTURE_DIR": str(tmp_path)} if capture else {}
         environment |= {"EAGLE3_DEBUG": "1"} if debug else {}
@@ -200,7 +206,12 @@ def events(folder):
     for path in sorted(folder.glob("rank0/*.safetensors")):
         with safe_open(path, "pt") as file:
             assert list(file.metadata()) == ["specwire"]
-            found.append((json.loads(file.metadata()["specwire"]), {name: file.get_tensor(name) for name in file.keys()}))
+            found.append(
+                (
+                    json.loads(file.metadata()["specwire"]),
+                    {name: file.get_tensor(name) for name in file.keys()},
+                )
+            )
     return found
 
 
@@ -218,7 +229,11 @@ def test_taps_change_nothing(load, source):
     for how in ({"taps": False, "capture": False}, {"capture": False}, {"debug": True}):
         engine = Engine()
         names, _ = load(source, engine=engine, **how)
-        model, ids, positions = target(names, [0, 2, 4], engine if source is BY_LAYER else None), IDS.clone(), POSITIONS.clone()
+        model, ids, positions = (
+            target(names, [0, 2, 4], engine if source is BY_LAYER else None),
+            IDS.clone(),
+            POSITIONS.clone(),
+        )
         hidden, aux = model.forward(ids, positions, batch())
         aux = list(aux._buffer.split(HIDDEN, -1)) if isinstance(aux, Packer) else aux
         assert torch.equal(ids, IDS) and torch.equal(positions, POSITIONS)
@@ -227,14 +242,23 @@ def test_taps_change_nothing(load, source):
         assert len(other) == len(results[0]) and all(map(torch.equal, results[0], other))
 
 
-@pytest.mark.parametrize("source, captured", [(INLINE, [1, 3]), (BY_LAYER, [0, 2, 4])], ids=["inline", "by the layer"])
+@pytest.mark.parametrize(
+    "source, captured", [(INLINE, [1, 3]), (BY_LAYER, [0, 2, 4])], ids=["inline", "by the layer"]
+)
 def test_what_is_captured_is_what_the_stream_was(load, tmp_path, source, captured):
     engine = Engine()
     names, _ = load(source, engine=engine)
-    target(names, captured, engine if source is BY_LAYER else None).forward(IDS, POSITIONS, batch(seq_lens=torch.tensor([TOKENS])))
+    target(names, captured, engine if source is BY_LAYER else None).forward(
+        IDS, POSITIONS, batch(seq_lens=torch.tensor([TOKENS]))
+    )
     truth, seen = boundaries(IDS), events(tmp_path)
     assert not blind(tmp_path)
-    by_site = {site: [(about["boundary"], tensors["hidden_states"]) for about, tensors in seen if about["site"] == site] for site in {about["site"] for about, _ in seen}}
+    by_site = {
+        site: [
+            (about["boundary"], tensors["hidden_states"]) for about, tensors in seen if about["site"] == site
+        ]
+        for site in {about["site"] for about, _ in seen}
+    }
     assert [number for number, _ in by_site["layer-capture"]] == captured
     assert [number for number, _ in by_site["hidden-state-dump"]] == list(range(LAYERS + 1))
     assert [number for number, _ in by_site["embedding-capture"]] == [0]
@@ -245,13 +269,19 @@ def test_what_is_captured_is_what_the_stream_was(load, tmp_path, source, capture
     for about, tensors in seen:
         assert torch.equal(tensors["token_ids"], IDS) and torch.equal(tensors["positions"], POSITIONS)
         assert torch.equal(tensors["seq_lens"], torch.tensor([TOKENS]))
-        assert (about["mode"], about["graph"], about["model"], about["captured"], about["step"]) == ("EXTEND", "eager", "Model", captured, 0)
+        assert (about["mode"], about["graph"], about["model"], about["captured"], about["step"]) == (
+            "EXTEND",
+            "eager",
+            "Model",
+            captured,
+            0,
+        )
 
 
 def test_ids_that_name_layers_are_told_as_boundaries(load, tmp_path):
     names, _ = load(SOMETIMES)
     target(names, [1]).forward(IDS, POSITIONS, batch())
-    (about, tensors), = [event for event in events(tmp_path) if event[0]["site"] == "layer-capture"]
+    ((about, tensors),) = [event for event in events(tmp_path) if event[0]["site"] == "layer-capture"]
     assert about["boundary"] == 2 and about["captured"] == [2]
 
 
@@ -260,9 +290,17 @@ def test_steps_are_told_apart(load, tmp_path):
     model = target(names, [1, 3])
     for _ in range(6):
         model.forward(IDS, POSITIONS, batch("DECODE"))
-    seen = [(about["step"], about["boundary"]) for about, _ in events(tmp_path) if about["site"] == "layer-capture"]
+    seen = [
+        (about["step"], about["boundary"])
+        for about, _ in events(tmp_path)
+        if about["site"] == "layer-capture"
+    ]
     assert seen == [(step, number) for step in range(6) for number in (1, 3)]
-    dumped = [(about["step"], about["boundary"]) for about, _ in events(tmp_path) if about["site"] == "hidden-state-dump"]
+    dumped = [
+        (about["step"], about["boundary"])
+        for about, _ in events(tmp_path)
+        if about["site"] == "hidden-state-dump"
+    ]
     assert dumped == [(step, number) for step in range(6) for number in range(LAYERS + 1)]
 
 
@@ -276,7 +314,10 @@ def test_steps_are_told_apart_though_a_list_comes_back_with_an_old_id(load, tmp_
             if number in wanted:
                 kept.append(torch.full((1, 2), 10.0 * step + number))
             runtime.captured(None, kept, number)
-    seen = [(about["step"], about["boundary"], tensors["hidden_states"][0, 0].item()) for about, tensors in events(tmp_path)]
+    seen = [
+        (about["step"], about["boundary"], tensors["hidden_states"][0, 0].item())
+        for about, tensors in events(tmp_path)
+    ]
     assert seen == [(step, number, 10.0 * step + number) for step in range(3) for number in wanted]
 
 
@@ -300,7 +341,10 @@ def test_chosen_boundaries_only(load, tmp_path):
     engine = Engine()
     names, _ = load(BY_LAYER, engine=engine, EAGLE3_CAPTURE_BOUNDARIES="1,4")
     target(names, [2], engine).forward(IDS, POSITIONS, batch())
-    assert [about["boundary"] for about, _ in events(tmp_path) if about["site"] == "hidden-state-dump"] == [1, 4]
+    assert [about["boundary"] for about, _ in events(tmp_path) if about["site"] == "hidden-state-dump"] == [
+        1,
+        4,
+    ]
     assert engine.snapshots == 2
 
 
@@ -319,7 +363,13 @@ def test_a_stream_that_the_engine_will_not_show_is_recorded_once(load, tmp_path,
     model = target(names, [2], engine)
     for _ in range(2):
         model.forward(IDS, POSITIONS, batch())
-    assert blind(tmp_path) == [{"site": "hidden-state-dump", "reason": "error", "detail": "NotImplementedError: snapshot requires a plain residual update"}]
+    assert blind(tmp_path) == [
+        {
+            "site": "hidden-state-dump",
+            "reason": "error",
+            "detail": "NotImplementedError: snapshot requires a plain residual update",
+        }
+    ]
     assert capfd.readouterr().err.count("blind=error NotImplementedError") == 1
     assert [about["boundary"] for about, _ in events(tmp_path) if about["site"] == "layer-capture"] == [2, 2]
 
@@ -331,7 +381,9 @@ def test_a_loop_that_runs_no_layer_reports_no_end(load, tmp_path):
     model.start_layer = LAYERS
     model.norm = lambda hidden, residual: (hidden, None)
     model.forward(IDS, POSITIONS, batch())
-    assert [about["boundary"] for about, _ in events(tmp_path) if about["site"] == "hidden-state-dump"] == list(range(LAYERS + 1))
+    assert [
+        about["boundary"] for about, _ in events(tmp_path) if about["site"] == "hidden-state-dump"
+    ] == list(range(LAYERS + 1))
 
 
 def test_several_at_once_are_reported_without_a_boundary(load, tmp_path):
@@ -351,7 +403,11 @@ def test_positions_in_one_row_are_one_row(load, tmp_path):
     assert events(tmp_path)[0][1]["positions"].tolist() == [0, 1, 2]
 
 
-@pytest.mark.parametrize("wrong", [None, 7, "text", object(), torch.tensor(1.0), torch.ones(0, 3)], ids=lambda value: type(value).__name__)
+@pytest.mark.parametrize(
+    "wrong",
+    [None, 7, "text", object(), torch.tensor(1.0), torch.ones(0, 3)],
+    ids=lambda value: type(value).__name__,
+)
 def test_nothing_that_a_tap_is_shown_can_make_it_raise(load, wrong):
     _, runtime = load(INLINE, debug=True)
     for look in (
@@ -380,15 +436,24 @@ def test_a_folder_that_cannot_be_written_stops_nothing(load, tmp_path, capfd):
 def test_draft(load, tmp_path, width, ran, capfd):
     names, _ = load(DRAFT, debug=True)
     draft = names["Draft"]()
-    draft.embed_tokens, draft.fc = (lambda ids: torch.ones(len(ids), HIDDEN)), (lambda states: states[:, :HIDDEN] * 2)
+    draft.embed_tokens, draft.fc = (
+        (lambda ids: torch.ones(len(ids), HIDDEN)),
+        (lambda states: states[:, :HIDDEN] * 2),
+    )
     states = torch.arange(TOKENS * width, dtype=torch.float32).reshape(TOKENS, width)
     draft.forward(IDS, POSITIONS, batch(spec_info=types.SimpleNamespace(hidden_states=states)))
     (about, given), (about_fc, fc) = events(tmp_path)
-    assert about["site"] == "draft-input" and torch.equal(given["hidden_states"], states) and torch.equal(given["embeds"], torch.ones(TOKENS, HIDDEN))
+    assert (
+        about["site"] == "draft-input"
+        and torch.equal(given["hidden_states"], states)
+        and torch.equal(given["embeds"], torch.ones(TOKENS, HIDDEN))
+    )
     assert about_fc["site"] == "draft-fc" and about_fc["fc_ran"] is ran and torch.equal(fc["input"], states)
     assert torch.equal(fc["output"], states[:, :HIDDEN] * 2 if ran else states)
     line = capfd.readouterr().err.splitlines()[0]
-    assert line.startswith(f"[EAGLE3-DEBUG] site=draft-input rank=0 step=0 mode=EXTEND shape=[5, {width}] dtype=float32 norm=")
+    assert line.startswith(
+        f"[EAGLE3-DEBUG] site=draft-input rank=0 step=0 mode=EXTEND shape=[5, {width}] dtype=float32 norm="
+    )
     assert "hs_first5=[0, 1, 2, 3, 4]" in line and ("slots=[[0, 1, 2, 3, 4], [6," in line) is ran
 
 
@@ -411,5 +476,7 @@ def test_compiled_with_taps_on_is_recorded_as_unseen(load, tmp_path):
     names, _ = load(INLINE)
     compiled = torch.compile(target(names, [1]).forward, backend="eager")
     hidden, _ = compiled(IDS, POSITIONS, batch())
-    assert torch.equal(hidden, target(load(INLINE, taps=False, capture=False)[0], [1]).forward(IDS, POSITIONS, batch())[0])
+    assert torch.equal(
+        hidden, target(load(INLINE, taps=False, capture=False)[0], [1]).forward(IDS, POSITIONS, batch())[0]
+    )
     assert {line["reason"] for line in blind(tmp_path)} == {"torch-compile"} and not events(tmp_path)

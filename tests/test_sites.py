@@ -15,8 +15,14 @@ def taps(source: str, *probes: str, name: str = "sglang/srt/models/case.py", rea
     """The inserted calls without their batch arguments, in file order; and what else was said, as (state, qualname, why)."""
     data = textwrap.dedent(source).lstrip("\n").encode()
     done = render(name, data, {probe: PROBES[probe] for probe in probes}, read)
-    lines = [line.strip() for line in done.data.decode().splitlines() if "# specwire:" in line and "specwire:import" not in line]
-    calls = [re.sub(r"  # specwire:.*", "", line).removeprefix("if _specwire.on: _specwire.") for line in lines]
+    lines = [
+        line.strip()
+        for line in done.data.decode().splitlines()
+        if "# specwire:" in line and "specwire:import" not in line
+    ]
+    calls = [
+        re.sub(r"  # specwire:.*", "", line).removeprefix("if _specwire.on: _specwire.") for line in lines
+    ]
     short = [re.sub(r", (input_ids|positions|forward_batch)=\1", "", call) for call in calls]
     return short, [(site.state, site.qualname, site.why) for site in done.sites if site.state != "applied"]
 
@@ -225,16 +231,27 @@ def test_capture(source, expected):
 @pytest.mark.parametrize(
     "change",
     [
-        [("for i in", "for layer_number in"), ("if i in", "if layer_number in"), ("self.layers[i]", "self.layers[layer_number]")],
+        [
+            ("for i in", "for layer_number in"),
+            ("if i in", "if layer_number in"),
+            ("self.layers[i]", "self.layers[layer_number]"),
+        ],
         [("aux_hidden_states", "kept")],
         [("hidden_states", "stream")],
         [("                layer = self.layers[i]\n", ""), ("= layer(", "= self.layers[i].forward(")],
-        [("            residual = None\n            aux_hidden_states = []\n", "            aux_hidden_states = []\n            residual = None\n")],
+        [
+            (
+                "            residual = None\n            aux_hidden_states = []\n",
+                "            aux_hidden_states = []\n            residual = None\n",
+            )
+        ],
     ],
     ids=["loop variable", "container", "states", "no local layer", "statements moved"],
 )
 def test_other_names_and_another_order_change_nothing(change):
-    calls, said = taps(swapped(*change), "layer-capture", "embedding-capture", "forward-end", "hidden-state-dump")
+    calls, said = taps(
+        swapped(*change), "layer-capture", "embedding-capture", "forward-end", "hidden-state-dump"
+    )
     plain, _ = taps(LOOP, "layer-capture", "embedding-capture", "forward-end", "hidden-state-dump")
     assert not said and len(calls) == len(plain) == 5
     assert [call.split("(")[0] for call in calls] == [call.split("(")[0] for call in plain]
@@ -242,7 +259,9 @@ def test_other_names_and_another_order_change_nothing(change):
 
 def test_capture_moved_behind_the_layer_is_another_boundary():
     capture = "                if i in self.layers_to_capture:\n                    aux_hidden_states.append(hidden_states + residual)\n"
-    call = "                hidden_states, residual = layer(positions, hidden_states, forward_batch, residual)\n"
+    call = (
+        "                hidden_states, residual = layer(positions, hidden_states, forward_batch, residual)\n"
+    )
     moved = swapped((capture, ""), (call, call + capture))
     assert taps(moved, "layer-capture")[0] == ["captured(self, aux_hidden_states, i + 1, after=True)"]
 
@@ -254,14 +273,21 @@ def test_two_loops_of_one_function_share_what_comes_once():
                     aux.append(hidden_states)
                 hidden_states, residual = layer(hidden_states, residual)
     """
-    body = "aux = []\nresidual = None\nif self.fast:\n" + textwrap.indent(textwrap.dedent(one).strip(), "    ")
+    body = "aux = []\nresidual = None\nif self.fast:\n" + textwrap.indent(
+        textwrap.dedent(one).strip(), "    "
+    )
     body += "\nelse:\n" + textwrap.indent(textwrap.dedent(one).strip(), "    ")
     body += "\nif len(self.layers) in self.layers_to_capture:\n    aux.append(hidden_states)\nhidden_states, _ = self.norm(hidden_states, residual)"
-    calls, said = taps(with_body(body), "layer-capture", "embedding-capture", "forward-end", "hidden-state-dump")
+    calls, said = taps(
+        with_body(body), "layer-capture", "embedding-capture", "forward-end", "hidden-state-dump"
+    )
     assert not said
     names = [call.split("(")[0] for call in calls]
     assert names.count("embedding") == names.count("forward_end") == 1
-    assert calls.count("captured(self, aux, i)") == 2 and calls.count("captured(self, aux, len(self.layers))") == 1
+    assert (
+        calls.count("captured(self, aux, i)") == 2
+        and calls.count("captured(self, aux, len(self.layers))") == 1
+    )
     assert names.count("boundary") == 4
 
 
@@ -327,7 +353,6 @@ STREAMS = {
 @pytest.mark.parametrize("source, read", STREAMS.values(), ids=STREAMS)
 def test_stream(source, read):
     calls, said = taps(source, "hidden-state-dump")
-    index = "i" if "[i]" in source or "for i" in source else "layer"
     assert not said
     plain = [re.sub(r", after=True", "", call) for call in calls]
     assert plain == [f"boundary(self, i, {read})", f"boundary(self, None, {read})"]
@@ -345,7 +370,11 @@ def test_stream_that_is_no_plain_sum_is_absent_with_the_reason():
 
 
 def test_the_end_of_an_unrolled_loop_is_after_the_outermost():
-    done = render("sglang/srt/models/case.py", textwrap.dedent(CAPTURES["unrolled, by a number of its own"][0]).lstrip().encode(), {"hidden-state-dump": PROBES["hidden-state-dump"]})
+    done = render(
+        "sglang/srt/models/case.py",
+        textwrap.dedent(CAPTURES["unrolled, by a number of its own"][0]).lstrip().encode(),
+        {"hidden-state-dump": PROBES["hidden-state-dump"]},
+    )
     lines = [line for line in done.data.decode().splitlines() if "boundary(" in line]
     assert "logical, hidden_states" in lines[0] and "None, hidden_states" in lines[1]
     assert len(lines[1]) - len(lines[1].lstrip()) == 8
@@ -355,7 +384,8 @@ def test_the_end_of_an_unrolled_loop_is_after_the_outermost():
 
 
 def test_embedding_counts_norm_and_factor_and_embeddings_handed_in():
-    source = with_body("""
+    source = (
+        with_body("""
         if input_embeds is None:
             hidden_states = self.embed_tokens(input_ids)
         else:
@@ -369,12 +399,18 @@ def test_embedding_counts_norm_and_factor_and_embeddings_handed_in():
             if i in self.layers_to_capture:
                 aux.append(hidden_states)
             hidden_states = self.layers[i](hidden_states)
-    """).replace("hidden_states = self.embed_tokens(input_ids)\n            if", "pass\n            if", 1).replace(", forward_batch)", ", forward_batch, input_embeds=None)", 1)
+    """)
+        .replace("hidden_states = self.embed_tokens(input_ids)\n            if", "pass\n            if", 1)
+        .replace(", forward_batch)", ", forward_batch, input_embeds=None)", 1)
+    )
     data = textwrap.dedent(source).lstrip("\n").encode()
     done = render("sglang/srt/models/case.py", data, {"embedding-capture": PROBES["embedding-capture"]})
     lines = [line.strip() for line in done.data.decode().splitlines()]
     at = next(index for index, line in enumerate(lines) if "embedding(self, hidden_states" in line)
-    assert lines[at - 1] == "hidden_states = hidden_states * self.scale" and lines[at + 1] == "hidden_states = split_rows(hidden_states)"
+    assert (
+        lines[at - 1] == "hidden_states = hidden_states * self.scale"
+        and lines[at + 1] == "hidden_states = split_rows(hidden_states)"
+    )
 
 
 def test_states_handed_in_are_absent_and_name_the_caller():
@@ -428,7 +464,10 @@ def test_the_end_inside_try_and_past_other_stages():
     "change, nearest",
     [
         ([("aux_hidden_states.append(hidden_states + residual)", "pass")], "if i in self.layers_to_capture:"),
-        ([("aux_hidden_states.append(hidden_states + residual)", "self.kept[i] = hidden_states")], "if i in self.layers_to_capture:"),
+        (
+            [("aux_hidden_states.append(hidden_states + residual)", "self.kept[i] = hidden_states")],
+            "if i in self.layers_to_capture:",
+        ),
         ([("aux_hidden_states.append(", "self.sink(")], "if i in self.layers_to_capture:"),
     ],
     ids=["capture removed", "kept in a dictionary", "sent somewhere else"],
@@ -440,7 +479,11 @@ def test_a_loop_that_collects_in_an_unknown_way(change, nearest):
 
 
 def test_layers_that_nothing_numbers():
-    source = swapped(("for i in range(self.start_layer, self.end_layer)", "for layer in self.layers"), ("if i in self.layers_to_capture", "if layer.is_captured"), ("                layer = self.layers[i]\n", ""))
+    source = swapped(
+        ("for i in range(self.start_layer, self.end_layer)", "for layer in self.layers"),
+        ("if i in self.layers_to_capture", "if layer.is_captured"),
+        ("                layer = self.layers[i]\n", ""),
+    )
     assert "what numbers the captured layer" in failure(source, "layer-capture")
 
 
@@ -460,8 +503,12 @@ def test_ids_that_no_loop_reads():
             self.inner.layers_to_capture = ids
     """
     nothing = b"import torch\nclass Other:\n    def forward(self, x):\n        return x\n"
-    why = failure(source, "layer-capture", read=lambda name: nothing if name == "sglang/srt/models/other.py" else None)
-    assert "loop over the layers that these ids are meant for" in why and "set_eagle3_layers_to_capture" in why
+    why = failure(
+        source, "layer-capture", read=lambda name: nothing if name == "sglang/srt/models/other.py" else None
+    )
+    assert (
+        "loop over the layers that these ids are meant for" in why and "set_eagle3_layers_to_capture" in why
+    )
 
 
 # --- whose loop a wrapper goes through ----------------------------------------------------------------
@@ -502,20 +549,51 @@ OTHER = textwrap.dedent(LOOP) + textwrap.dedent("""
         ("Causal", "def __init__(self):\n            self.inner = Causal()", "model."),
         ("Heir", "def __init__(self):\n            self.inner = Heir()", "model."),
         ("Base", "pass", "model."),
-        ("Base, Model", "def make(self):\n            kind = Model if self.small else Model\n            return kind()", ""),
-        ("Model as Chosen", "kind = Chosen\n        def __init__(self):\n            self.inner = self.kind()", ""),
+        (
+            "Base, Model",
+            "def make(self):\n            kind = Model if self.small else Model\n            return kind()",
+            "",
+        ),
+        (
+            "Model as Chosen",
+            "kind = Chosen\n        def __init__(self):\n            self.inner = self.kind()",
+            "",
+        ),
         ("Base", "def __init__(self):\n            self.inner = module.Model()", ""),
         ("Base, Model", "def __init__(self, *, kind=Model):\n            self.inner = kind()", ""),
-        ("Base", "def __init__(self):\n            self.inner = torch.nn.Module()\n            super().__init__()", "model."),
+        (
+            "Base",
+            "def __init__(self):\n            self.inner = torch.nn.Module()\n            super().__init__()",
+            "model.",
+        ),
     ],
-    ids=["held", "held by what is held", "inherited by what is held", "made by a base", "chosen", "a class attribute", "by module",
-         "a parameter's default", "made by a base in the end"],
+    ids=[
+        "held",
+        "held by what is held",
+        "inherited by what is held",
+        "made by a base",
+        "chosen",
+        "a class attribute",
+        "by module",
+        "a parameter's default",
+        "made by a base in the end",
+    ],
 )
 def test_a_wrapper_names_the_loop_it_goes_through(imports, body, path):
     source = HOLDER.format(imports=imports, body=body, path=path)
-    calls, said = taps(source, "layer-capture", read=lambda name: OTHER.encode() if name == "sglang/srt/models/other.py" else None)
+    calls, said = taps(
+        source,
+        "layer-capture",
+        read=lambda name: OTHER.encode() if name == "sglang/srt/models/other.py" else None,
+    )
     assert not calls
-    assert said == [("absent", "Wrapper", "has no layer loop of its own: it goes through Model (sglang/srt/models/other.py), tapped there")]
+    assert said == [
+        (
+            "absent",
+            "Wrapper",
+            "has no layer loop of its own: it goes through Model (sglang/srt/models/other.py), tapped there",
+        )
+    ]
 
 
 def test_a_subclass_that_inherits_its_forward():
@@ -531,7 +609,9 @@ def test_a_subclass_that_inherits_its_forward():
 
 
 def test_a_class_chosen_at_run_time_is_said_to_be():
-    source = HOLDER.format(imports="Base", body="def __init__(self, kind):\n            self.inner = kind()", path="")
+    source = HOLDER.format(
+        imports="Base", body="def __init__(self, kind):\n            self.inner = kind()", path=""
+    )
     _, [(state, _, why)] = taps(source, "layer-capture", read=lambda name: OTHER.encode())
     assert state == "absent" and "`self.inner = kind()` chooses the model's class at run time" in why
 
@@ -570,17 +650,26 @@ def head(body: str) -> str:
 def test_draft():
     calls, said = taps(DRAFT, "draft-input", "draft-fc")
     assert not said
-    assert calls == ["draft_input(self, hidden_states, embeds)", "fc_before(self, hidden_states, embeds)", "fc_after(self, hidden_states)"]
+    assert calls == [
+        "draft_input(self, hidden_states, embeds)",
+        "fc_before(self, hidden_states, embeds)",
+        "fc_after(self, hidden_states)",
+    ]
 
 
 def test_draft_that_embeds_after_it_has_read_the_states():
-    embed, read = "            embeds = self.embed_tokens(input_ids)\n", "            hidden_states = forward_batch.spec_info.hidden_states\n"
+    embed, read = (
+        "            embeds = self.embed_tokens(input_ids)\n",
+        "            hidden_states = forward_batch.spec_info.hidden_states\n",
+    )
     calls, said = taps(DRAFT.replace(embed + read, read + embed), "draft-input")
     assert not said and calls == ["draft_input(self, hidden_states, embeds)"]
 
 
 def test_draft_whose_width_test_is_the_other_way_round():
-    turned = DRAFT.replace("hidden_states.shape[-1] != embeds.shape[-1]", "embeds.shape[-1] != hidden_states.shape[-1]")
+    turned = DRAFT.replace(
+        "hidden_states.shape[-1] != embeds.shape[-1]", "embeds.shape[-1] != hidden_states.shape[-1]"
+    )
     assert taps(turned, "draft-input") == taps(DRAFT, "draft-input")
 
 
@@ -606,7 +695,10 @@ def test_a_projection_without_the_width_test_is_not_recognised(old, new):
     for probe in ("draft-input", "draft-fc"):
         why = failure(DRAFT.replace(old, new), probe)
         assert "looked for `if STATES.shape[-1] != EMBEDS.shape[-1]`" in why
-        assert "nearest is sglang/srt/models/case.py:5: hidden_states = forward_batch.spec_info.hidden_states" in why
+        assert (
+            "nearest is sglang/srt/models/case.py:5: hidden_states = forward_batch.spec_info.hidden_states"
+            in why
+        )
 
 
 # --- the logits processor -----------------------------------------------------------------------------
@@ -629,8 +721,13 @@ LOGITS_FILE = "sglang/srt/layers/logits_processor.py"
 
 def test_concats_both_ways():
     both = ["concat-full", "concat-last"]
-    packed = LOGITS.replace("torch.cat(aux_hidden_states, dim=-1)", "pack_aux_hidden_states(aux_hidden_states)")
-    expected = ['concat("full", aux_hidden_states, logits_metadata)', 'concat("last", aux_pruned_states, logits_metadata)']
+    packed = LOGITS.replace(
+        "torch.cat(aux_hidden_states, dim=-1)", "pack_aux_hidden_states(aux_hidden_states)"
+    )
+    expected = [
+        'concat("full", aux_hidden_states, logits_metadata)',
+        'concat("last", aux_pruned_states, logits_metadata)',
+    ]
     assert taps(LOGITS, *both, name=LOGITS_FILE) == taps(packed, *both, name=LOGITS_FILE) == (expected, [])
 
 
@@ -638,4 +735,6 @@ def test_a_removed_concat_is_not_recognised():
     gone = LOGITS.replace("aux_hidden_states = torch.cat(aux_hidden_states, dim=-1)", "pass")
     why = failure(gone, "concat-full", name=LOGITS_FILE)
     assert "under is_full(); nearest is sglang/srt/layers/logits_processor.py:5: if logits_metadata" in why
-    assert taps(gone, "concat-last", name=LOGITS_FILE)[0] == ['concat("last", aux_pruned_states, logits_metadata)']
+    assert taps(gone, "concat-last", name=LOGITS_FILE)[0] == [
+        'concat("last", aux_pruned_states, logits_metadata)'
+    ]

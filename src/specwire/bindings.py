@@ -10,7 +10,7 @@ from specwire.source import Function, Place, Suite, assigned, block, descend, do
 
 
 def bound_before(place: Place, name: str) -> bool:
-    """Whether `name` is surely bound when control reaches the place: a parameter, or assigned on every way there."""
+    """Whether `name` is surely bound at the place: a parameter, or assigned on every way there."""
     bound = name in place.function.parameters
     for suite, inside in zip(place.suites, (*place.parents, place.statement), strict=True):
         for statement in suite:
@@ -44,7 +44,7 @@ def readable(place: Place, where: str, name: str) -> bool:
 
 
 def reading(place: Place, where: str, name: str) -> str | None:
-    """How a tap at the place can read `name`: as it is, or under the condition that binds it; None when neither is sure."""
+    """How a tap there can read `name`: as it is, or under the condition that binds it; None: not surely."""
     if readable(place, where, name):
         return name
     guards = (guard for guard in _guards(place, name) if readable(place, where, guard))
@@ -54,7 +54,11 @@ def reading(place: Place, where: str, name: str) -> str | None:
 
 def unreadable(place: Place, where: str, expression: cst.BaseExpression) -> set[str]:
     """The names in a tap's argument that may not be bound where it would stand."""
-    if isinstance(expression, cst.IfExp) and isinstance(expression.test, cst.Name) and isinstance(expression.body, cst.Name):
+    if (
+        isinstance(expression, cst.IfExp)
+        and isinstance(expression.test, cst.Name)
+        and isinstance(expression.body, cst.Name)
+    ):
         name = expression.body.value
         if reading(place, where, name) == f"{name} if {expression.test.value} else None":
             return set()
@@ -64,7 +68,11 @@ def unreadable(place: Place, where: str, expression: cst.BaseExpression) -> set[
 def sources_of(function: Function, name: str) -> set[str]:
     """`name` and every name that some assignment of the function makes it from, at any remove."""
     found, waiting = set(), {name}
-    makers = [(target_names(targets), names(value)) for place in function.places for targets, value in assigned(place.statement)]
+    makers = [
+        (target_names(targets), names(value))
+        for place in function.places
+        for targets, value in assigned(place.statement)
+    ]
     while waiting:
         one = waiting.pop()
         found.add(one)
@@ -75,7 +83,7 @@ def sources_of(function: Function, name: str) -> set[str]:
 
 
 def made_from(function: Function, seeds: set[str], within: cst.CSTNode | None = None) -> set[str]:
-    """`seeds` and every name that an assignment makes from one of them, at any remove; of those below `within`, if given."""
+    """`seeds` and every name that an assignment (below `within`, if given) makes from one, at any remove."""
     found = set(seeds)
     inside = [place for place in function.places if within is None or within in place.parents]
     growing = True
@@ -91,12 +99,16 @@ def made_from(function: Function, seeds: set[str], within: cst.CSTNode | None = 
 
 
 def _guards(place: Place, name: str) -> Iterator[str]:
-    """Conditions, each a plain name that is not bound anew since, under which an earlier statement binds `name`."""
+    """Plain names, not bound anew since, under whose truth an earlier statement binds `name`."""
     for suite, inside in zip(place.suites, (*place.parents, place.statement), strict=True):
         for index, statement in enumerate(suite):
             if statement is inside:
                 break
-            if isinstance(statement, cst.If) and isinstance(statement.test, cst.Name) and _binds_any(block(statement.body), name):
+            if (
+                isinstance(statement, cst.If)
+                and isinstance(statement.test, cst.Name)
+                and _binds_any(block(statement.body), name)
+            ):
                 guard = statement.test.value
                 if not any(_touches(later, guard) or _touches(later, name) for later in suite[index + 1 :]):
                     yield guard
@@ -107,23 +119,31 @@ def _touches(statement: cst.CSTNode, name: str) -> bool:
     for part in descend(statement):
         if isinstance(part, cst.Del) and name in names(part):
             return True
-        if isinstance(part, cst.SimpleStatementLine) and any(name in target_names(targets) for targets, _ in assigned(part)):
+        if isinstance(part, cst.SimpleStatementLine) and any(
+            name in target_names(targets) for targets, _ in assigned(part)
+        ):
             return True
     return False
 
 
 def _unbinds(function: Function, statement: cst.CSTNode, name: str) -> bool:
-    return b"del " in function.bytes and any(isinstance(part, cst.Del) and name in names(part) for part in descend(statement))
+    return b"del " in function.bytes and any(
+        isinstance(part, cst.Del) and name in names(part) for part in descend(statement)
+    )
 
 
 def _binds(statement: cst.CSTNode, name: str) -> bool:
     if any(name in target_names(targets) for targets, _ in assigned(statement)):
         return True
     if isinstance(statement, cst.With):
-        quiet = any("suppress" in (dotted(part) or "") for item in statement.items for part in descend(item.item))
+        quiet = any(
+            "suppress" in (dotted(part) or "") for item in statement.items for part in descend(item.item)
+        )
         return not quiet and _binds_any(block(statement.body), name)
     if isinstance(statement, cst.If):
-        return statement.orelse is not None and all(_ends(suite) or _binds_any(suite, name) for suite in _branches(statement))
+        return statement.orelse is not None and all(
+            _ends(suite) or _binds_any(suite, name) for suite in _branches(statement)
+        )
     if isinstance(statement, cst.FunctionDef):
         return statement.name.value == name
     return False
@@ -146,12 +166,16 @@ def _branches(statement: cst.If) -> Iterator[Suite]:
 def _ends(suite: Suite) -> bool:
     """Whether control surely leaves the function (or loop) at the end of the suite."""
     last = suite[-1] if suite else None
-    return isinstance(last, cst.SimpleStatementLine) and isinstance(last.body[-1], (cst.Return, cst.Raise, cst.Continue, cst.Break))
+    return isinstance(last, cst.SimpleStatementLine) and isinstance(
+        last.body[-1], (cst.Return, cst.Raise, cst.Continue, cst.Break)
+    )
 
 
 def _head(statement: cst.CSTNode) -> cst.CSTNode:
     """The part of a statement that is evaluated whatever happens: of an `if`, its test."""
-    if isinstance(statement, cst.SimpleStatementLine) and isinstance(statement.body[0], (cst.Assign, cst.AnnAssign)):
+    if isinstance(statement, cst.SimpleStatementLine) and isinstance(
+        statement.body[0], (cst.Assign, cst.AnnAssign)
+    ):
         return statement.body[0].value
     for field in ("test", "iter"):
         if hasattr(statement, field):
@@ -160,7 +184,7 @@ def _head(statement: cst.CSTNode) -> cst.CSTNode:
 
 
 def _surely_read(expression: cst.CSTNode) -> set[str]:
-    """Names that evaluating the expression reads whatever the values: not the far sides of `and`, `or` and `if`."""
+    """Names that evaluating it reads whatever the values: not the far sides of `and`, `or` and `if`."""
     if isinstance(expression, cst.IfExp):
         return _surely_read(expression.test)
     if isinstance(expression, cst.BooleanOperation):

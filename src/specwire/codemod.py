@@ -26,7 +26,9 @@ from specwire.tree import PACKAGE
 def __getattr__(name: str) -> type[InsertTaps]:
     """The command called `name`, for any probe there is."""
     if (probe := _probes().get(name)) is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}; there are {', '.join(_probes())}")
+        raise AttributeError(
+            f"module {__name__!r} has no attribute {name!r}; there are {', '.join(_probes())}"
+        )
     return _command(name, probe)
 
 
@@ -49,7 +51,9 @@ class InsertTaps(CodemodCommand):
 @functools.cache
 def _command(name: str, probe: str) -> type[InsertTaps]:
     about = f"Insert specwire's {probe} taps: {surgery.probes()[probe].reports}."
-    return type(name, (InsertTaps,), {"DESCRIPTION": about, "__doc__": about, "__module__": __name__, "probe": probe})
+    return type(
+        name, (InsertTaps,), {"DESCRIPTION": about, "__doc__": about, "__module__": __name__, "probe": probe}
+    )
 
 
 @functools.cache
@@ -71,7 +75,9 @@ def _inserted(name: str, data: bytes, probe: str, read: Callable[[str], bytes]) 
     """The file with the probe's taps, beside those that it has."""
     known, file = surgery.probes(), TappedFile(data)
     if edited := [each for each in file.found if not each.intact or each.probe not in (*known, marks.IMPORT)]:
-        raise SpecwireError(f"{name}:{edited[0].first}: a tap that is not as it was inserted; take it out first with `specwire remove`.")
+        raise SpecwireError(
+            f"{name}:{edited[0].first}: not as it was inserted; take it out first with `specwire remove`."
+        )
     had = {each.probe for each in file.found}
     if probe not in had and not known[probe].takes(name, data):
         raise SkipFile(f"{name}: no place for {probe}")
@@ -81,5 +87,8 @@ def _inserted(name: str, data: bytes, probe: str, read: Callable[[str], bytes]) 
     if failed := [site for site in mine if site.state == "failed"]:
         raise SpecwireError(f"{name}: {failed[0].qualname}: {failed[0].why}. Nothing was written.")
     if not any(site.state == "applied" for site in mine):
-        raise SkipFile("; ".join(f"{name}: {site.qualname} {site.why}" for site in mine) or f"{name}: no place for {probe}")
+        raise SkipFile(
+            "; ".join(f"{name}: {site.qualname} {site.why}" for site in mine)
+            or f"{name}: no place for {probe}"
+        )
     return data if marks.same_but_hash(done.data, data) else done.data

@@ -1,4 +1,4 @@
-"""Runs a piece of work without the garbage collector, which would only walk the syntax trees again and again."""
+"""Runs work without the garbage collector, which would only walk syntax trees again and again."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def paused() -> Iterator[None]:
-    """Also a decorator. Syntax trees hold no cycles, so nothing piles up; walking them took two thirds of the time."""
+    """Also a decorator. Syntax trees hold no cycles, nothing piles up; it saves two thirds of the time."""
     was = gc.isenabled()
     gc.disable()
     try:

@@ -1,4 +1,4 @@
-"""Which of a tree's targets and drafts the probes reach, one row for each loop, wrapper and reader of states."""
+"""Which of a tree's targets and drafts the probes reach: a row for each loop, wrapper and reader."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ from specwire.tree import Tree
 
 @dataclass(frozen=True)
 class Row:
-    """`name` in `file`: a capture `loop`, what is `elsewhere`, a `draft`, a `head` that is none, or a `processor`.
+    """`name` in `file`: a capture `loop`, a `draft`, a `head` that is none, `elsewhere`, or the `processor`.
 
-    `taps` counts those that each probe inserts, `loops` the loops of the function; `why` says what is not reached,
-    by probe.
+    `taps` counts what each probe inserts, `loops` the function's loops; `why` says what is not reached.
     """
 
     file: str
@@ -55,7 +54,10 @@ def coverage(tree: Tree, progress: Callable[[str], None] = lambda _: None) -> li
                 rows += _rows(source, render(name, data, wanted, tree.read).sites)
             if not known["layer-capture"].takes(name, data) and b"EntryClass" in data:
                 why = ((each.qualname, each.why) for each in lineage.heirs(source))
-                rows += [Row(name, heir, "elsewhere", "no loop of its own", why={"layer-capture": reason}) for heir, reason in why]
+                rows += [
+                    Row(name, heir, "elsewhere", "no loop of its own", why={"layer-capture": reason})
+                    for heir, reason in why
+                ]
     return rows
 
 
@@ -65,7 +67,9 @@ def _rows(source: Source, sites: tuple[Site, ...]) -> Iterator[Row]:
     for name in dict.fromkeys(site.qualname for site in sites):
         mine = [site for site in sites if site.qualname == name]
         about_states = any(site.probe.startswith("draft-") for site in mine)
-        role, family = families.get(name) or (("head", "one state") if about_states else ("elsewhere", "no loop of its own"))
+        role, family = families.get(name) or (
+            ("head", "one state") if about_states else ("elsewhere", "no loop of its own")
+        )
         taps = Counter(site.probe for site in mine if site.state == "applied")
         why = {site.probe: site.why for site in mine if site.state != "applied"}
         failed = any(site.state == "failed" for site in mine)
@@ -90,7 +94,11 @@ def _families(source: Source) -> Iterator[tuple[str, tuple[str, str]]]:
 
 def _family(loop: loops.CaptureLoop) -> str:
     """Who captures, before or after the layer, by what; and how the stream is held."""
-    said = {"layer": "layer, at its input", "loop": "loop, before the layer", "loop-after": "loop, after the layer"}
+    said = {
+        "layer": "layer, at its input",
+        "loop": "loop, before the layer",
+        "loop-after": "loop, after the layer",
+    }
     inside = dict.fromkeys(f"{said[each.how]} ({each.means})" for each in loop.captures if each.how in said)
     after = any(each.how == "outside" and each.place.lines[0] > loop.place.lines[1] for each in loop.captures)
     held = streams.stream(loop)
@@ -103,7 +111,10 @@ def _family(loop: loops.CaptureLoop) -> str:
 
 def totals(rows: list[Row]) -> dict[str, int]:
     """Loops, drafts and what is covered of them, counted."""
-    targets, eagle3 = [row for row in rows if row.role == "loop"], [row for row in rows if row.role == "draft"]
+    targets, eagle3 = (
+        [row for row in rows if row.role == "loop"],
+        [row for row in rows if row.role == "draft"],
+    )
     return {
         "loops": sum(row.loops for row in targets),
         "loops_covered": sum(row.loops for row in targets if row.covered),

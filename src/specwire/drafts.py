@@ -12,7 +12,18 @@ from dataclasses import dataclass
 import libcst as cst
 
 from specwire.bindings import bound_before, made_from
-from specwire.source import Function, Place, Source, assigned, calls, code, descend, dotted, names, target_names
+from specwire.source import (
+    Function,
+    Place,
+    Source,
+    assigned,
+    calls,
+    code,
+    descend,
+    dotted,
+    names,
+    target_names,
+)
 
 _READ = "spec_info.hidden_states"
 _ABOUT = ("shape", "dtype", "device", "size", "ndim")
@@ -20,7 +31,7 @@ _ABOUT = ("shape", "dtype", "device", "size", "ndim")
 
 @dataclass(frozen=True)
 class Draft:
-    """`states` are read at `read`; at `test` they are compared with `embeds`. `known` is where both are there."""
+    """`states` are read at `read` and compared with `embeds` at `test`; at `known` both are there."""
 
     function: Function
     read: Place
@@ -41,7 +52,7 @@ class NoDraft:
 
 @dataclass(frozen=True)
 class UnknownDraft:
-    """A reader that projects the states by themselves, as an EAGLE-3 draft does, and has no known width test."""
+    """A reader that projects the states alone, as an EAGLE-3 draft does, and has no known width test."""
 
     function: Function
     why: str
@@ -55,12 +66,26 @@ def drafts(source: Source) -> Iterator[Draft | NoDraft | UnknownDraft]:
 
 
 def _reader(function: Function) -> Iterator[Draft | NoDraft | UnknownDraft]:
-    read = next((place for place in function.places if isinstance(place.statement, cst.SimpleStatementLine) and _reads(place.statement)), None)
+    read = next(
+        (
+            place
+            for place in function.places
+            if isinstance(place.statement, cst.SimpleStatementLine) and _reads(place.statement)
+        ),
+        None,
+    )
     if read is None:
         return
-    named = {name for targets, value in assigned(read.statement) if _is_read(value) for name in target_names(targets)}
+    named = {
+        name
+        for targets, value in assigned(read.statement)
+        if _is_read(value)
+        for name in target_names(targets)
+    }
     for place in function.places:
-        if isinstance(place.statement, cst.If) and (pair := _width_test(place.statement.test, made_from(function, named))):
+        if isinstance(place.statement, cst.If) and (
+            pair := _width_test(place.statement.test, made_from(function, named))
+        ):
             known = (read, "after") if bound_before(read, pair[1]) else (place, "before")
             yield Draft(function, read, place, *known, *pair)
             return
@@ -69,15 +94,15 @@ def _reader(function: Function) -> Iterator[Draft | NoDraft | UnknownDraft]:
         line = join.lines[0]
         yield NoDraft(
             function,
-            f"joins one state with the embedding (line {line}: {function.source.text(line)}): an EAGLE or MTP head, "
-            "which never gets the captured states side by side",
+            f"joins one state with the embedding (line {line}: {function.source.text(line)}): "
+            "an EAGLE or MTP head, which never gets the captured states side by side",
         )
     else:
         line = read.lines[0]
         yield UnknownDraft(
             function,
-            "looked for `if STATES.shape[-1] != EMBEDS.shape[-1]` before the states are projected, or for what joins them "
-            f"with the embedding; nearest is {function.source.name}:{line}: {function.source.text(line)}",
+            "looked for `if STATES.shape[-1] != EMBEDS.shape[-1]` before the states are projected, or for "
+            f"what joins them with the embedding; nearest is {function.source.name}:{line}: {function.source.text(line)}",
         )
 
 
@@ -90,7 +115,7 @@ def _is_read(node: cst.CSTNode) -> bool:
 
 
 def _joined(function: Function) -> Place | None:
-    """The first statement in which the states and the embedding meet; None when the states are projected before that."""
+    """The first statement in which states and embedding meet; None when the states are projected before."""
     states: set[str] = set()
     embeds = {name for name in function.parameters if "embeds" in name}
     for place in function.places:
@@ -105,23 +130,33 @@ def _joined(function: Function) -> Place | None:
             of_states = _reads(value) or bool(_contents(value) & states)
             if of_states and any(_last(call).startswith("fc") for call in calls(value)):
                 return None
-            of_embeds = bool(_contents(value) & embeds) or any("embed" in _last(call) for call in calls(value))
-            states, embeds = (held | bound if of else held - bound for held, of in ((states, of_states), (embeds, of_embeds)))
+            of_embeds = bool(_contents(value) & embeds) or any(
+                "embed" in _last(call) for call in calls(value)
+            )
+            states, embeds = (
+                held | bound if of else held - bound
+                for held, of in ((states, of_states), (embeds, of_embeds))
+            )
     return None
 
 
 def _compares(place: Place, states: set[str], embeds: set[str]) -> bool:
-    """Whether a choice looks at both and then puts the states through a layer of the model's: a width test in other words."""
+    """Whether a choice looks at both, then puts the states through a layer: a width test in other words."""
     test = names(place.statement.test)
     if not (test & states and test & embeds):
         return False
     inside = [each for each in place.function.places if place.statement in each.parents]
-    made = [value for each in inside for targets, value in assigned(each.statement) if set(target_names(targets)) & states]
+    made = [
+        value
+        for each in inside
+        for targets, value in assigned(each.statement)
+        if set(target_names(targets)) & states
+    ]
     return any((dotted(call.func) or "").startswith("self.") for value in made for call in calls(value))
 
 
 def _meets(part: cst.CSTNode, states: set[str], embeds: set[str]) -> bool:
-    """Whether two operands, elements or arguments side by side are made of the states and of the embedding."""
+    """Whether of two operands, elements or arguments one is made of the states, one of the embedding."""
     if isinstance(part, cst.BinaryOperation):
         sides = [part.left, part.right]
     elif isinstance(part, (cst.Tuple, cst.List)):
@@ -140,7 +175,11 @@ def _contents(node: cst.CSTNode) -> set[str]:
         return set() if node.attr.value in _ABOUT else _contents(node.value)
     if isinstance(node, cst.Arg):
         return _contents(node.value)
-    return {node.value} if isinstance(node, cst.Name) else {name for child in node.children for name in _contents(child)}
+    return (
+        {node.value}
+        if isinstance(node, cst.Name)
+        else {name for child in node.children for name in _contents(child)}
+    )
 
 
 def _last(call: cst.Call) -> str:

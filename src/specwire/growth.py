@@ -22,7 +22,7 @@ class Growth:
     """`collected` may have grown once `place` is done.
 
     `means` is the method called on it, or the keyword that it is handed on under; `test` decides whether it
-    grows, where something decides; `by_callee`: the callee does it, at its input; `several`: by more than one entry.
+    grows, where something does; `by_callee`: the callee does it, at its input; `several`: by many entries.
     """
 
     place: Place
@@ -34,10 +34,14 @@ class Growth:
 
 
 def growths(function: Function) -> Iterator[Growth]:
-    """All of them, in file order; what stands in both branches of one choice counts once, after the choice."""
+    """All, in file order; what stands in both branches of one choice counts once, after the choice."""
     collections, seen = _collections(function), set()
     for place in function.places:
-        for node in (place.statement,) if isinstance(place.statement, cst.SimpleStatementLine) else _short_suites(place.statement):
+        for node in (
+            (place.statement,)
+            if isinstance(place.statement, cst.SimpleStatementLine)
+            else _short_suites(place.statement)
+        ):
             for growth in _grown_by(place, node, collections):
                 if (id(growth.place.statement), growth.collected) not in seen:
                     seen.add((id(growth.place.statement), growth.collected))
@@ -66,11 +70,17 @@ def branch_test(statement: cst.If, suite: tuple[cst.BaseStatement, ...]) -> cst.
 def _grown_by(place: Place, node: cst.CSTNode, collections: set[str]) -> Iterator[Growth]:
     for call in calls(node):
         method = call.func
-        if isinstance(method, cst.Attribute) and isinstance(method.value, cst.Name) and method.attr.value in _METHODS:
+        if (
+            isinstance(method, cst.Attribute)
+            and isinstance(method.value, cst.Name)
+            and method.attr.value in _METHODS
+        ):
             whole, test = _choice(place)
             # Outside any loop, what grows without a test carries on what an earlier stage has captured.
             if method.value.value in collections and (test is not None or not in_loop(place)):
-                yield Growth(whole, method.value.value, method.attr.value, test, several=method.attr.value == "extend")
+                yield Growth(
+                    whole, method.value.value, method.attr.value, test, several=method.attr.value == "extend"
+                )
         for argument in call.args:
             if argument.keyword is not None and "captur" in argument.keyword.value:
                 collected, test = _resolved(place.function, argument.value, None, collections)
@@ -79,7 +89,7 @@ def _grown_by(place: Place, node: cst.CSTNode, collections: set[str]) -> Iterato
 
 
 def _collections(function: Function) -> set[str]:
-    """Names bound to an empty list or a container of the engine's, or grown by a method somewhere in the function."""
+    """Names bound to an empty list or a container of the engine's, or grown by a method somewhere."""
     made = (
         name
         for place in function.places
@@ -90,7 +100,9 @@ def _collections(function: Function) -> set[str]:
     grown = (
         part.value.value
         for part in descend(function.node)
-        if isinstance(part, cst.Attribute) and part.attr.value in _METHODS and isinstance(part.value, cst.Name)
+        if isinstance(part, cst.Attribute)
+        and part.attr.value in _METHODS
+        and isinstance(part.value, cst.Name)
     )
     return {*made, *grown}
 
@@ -100,13 +112,15 @@ def _makes_collection(value: cst.BaseExpression) -> bool:
         return _makes_collection(value.body) or _makes_collection(value.orelse)
     if isinstance(value, cst.List):
         return not value.elements
-    return isinstance(value, cst.Call) and any(word.startswith("Aux") for word in (dotted(value.func) or "").split("."))
+    return isinstance(value, cst.Call) and any(
+        word.startswith("Aux") for word in (dotted(value.func) or "").split(".")
+    )
 
 
 def _resolved(
     function: Function, value: cst.BaseExpression, test: cst.BaseExpression | None, collections: set[str]
 ) -> tuple[str | None, cst.BaseExpression | None]:
-    """The collection behind `X`, `X.capture`, `… if TEST else None`, or a local that holds one of these; and TEST."""
+    """The collection behind `X`, `X.capture`, `… if TEST else None` or a local that holds one; and TEST."""
     if isinstance(value, cst.IfExp):
         return _resolved(function, value.body, value.test, collections)
     if isinstance(value, cst.Attribute) and value.attr.value in _METHODS:
@@ -129,7 +143,7 @@ def _resolved(
 
 
 def _choice(place: Place) -> tuple[Place, cst.BaseExpression | None]:
-    """The outermost `if` around the place, within its innermost loop, that decides on capturing; and the test that does.
+    """The outermost `if` around the place, in its innermost loop, that decides on capturing; and its test.
 
     The place itself and None where nothing decides.
     """
@@ -141,7 +155,10 @@ def _choice(place: Place) -> tuple[Place, cst.BaseExpression | None]:
             test = parent.test if parent is place.statement else branch_test(parent, place.suites[depth + 1])
             if test is not None and speaks(test):
                 if test is not parent.test:
-                    return place, test  # an `elif`: after the whole choice it would be seen with its other branches
+                    return (
+                        place,
+                        test,
+                    )  # an `elif`: after the whole choice it would be seen with its other branches
                 return Place(place.function, parent, place.suites[: depth + 1], place.parents[:depth]), test
     return place, None
 

@@ -30,23 +30,32 @@ def nothing_else(name: str) -> None:
     """Reads no other file: where only one is at hand."""
 
 
-def render(name: str, original: bytes, probes: Mapping[str, Probe], read: Callable[[str], bytes | None] = nothing_else) -> Rendered:
+def render(
+    name: str,
+    original: bytes,
+    probes: Mapping[str, Probe],
+    read: Callable[[str], bytes | None] = nothing_else,
+) -> Rendered:
     """`original` with every tap that `probes` place in it; `read` gives other files of the tree, by name.
 
     Raises SpecwireError when the file does not parse, uses the taps' own name, or when deleting the
     inserted lines would not give back the original byte for byte.
     """
     if marks.NAME in original:
-        raise SpecwireError(f"{name}: already uses the name _specwire, which the taps need for themselves. Nothing was written.")
+        raise SpecwireError(
+            f"{name}: uses the name _specwire, which the taps need for themselves. Nothing was written."
+        )
     source = opened(name, original, read)
     try:
-        source.syntax
+        assert source.syntax is not None
         found = [(probe, result) for probe, recipe in probes.items() for result in recipe.find(source, sites)]
     except (SyntaxError, ValueError) as error:
         line = getattr(error, "lineno", None) or 1
         raise SpecwireError(f"{name}:{line}: not Python ({error}). Nothing was written.") from error
     except cst.ParserSyntaxError as error:
-        raise SpecwireError(f"{name}: a function that LibCST cannot read ({error.message}). Nothing was written.") from error
+        raise SpecwireError(
+            f"{name}: a function that LibCST cannot read ({error.message}). Nothing was written."
+        ) from error
     taps = [(probe, result) for probe, result in found if isinstance(result, Tap)]
     others = [_other(probe, name, result) for probe, result in found if not isinstance(result, Tap)]
     if not taps:
@@ -59,24 +68,26 @@ def render(name: str, original: bytes, probes: Mapping[str, Probe], read: Callab
 
 
 def _other(probe: str, name: str, result: Absent | Unrecognised) -> Site:
-    return Site(probe, name, result.qualname, 0, "absent" if isinstance(result, Absent) else "failed", result.why)
+    return Site(
+        probe, name, result.qualname, 0, "absent" if isinstance(result, Absent) else "failed", result.why
+    )
 
 
 def _check_names(source: Source, probe: str, tap: Tap) -> None:
-    """A tap may only read what is surely bound where it stands: an unbound name would raise into the engine."""
+    """A tap may only read what is surely bound there: an unbound name would raise into the engine."""
     if tap.where == "above":
         return
     for argument in cst.parse_expression(tap.code).args:
         for used in unreadable(tap.place, tap.where, argument.value) - source.imported - set(dir(builtins)):
             raise SpecwireError(
-                f"{source.name}:{tap.place.lines[0]}: {probe} in {tap.place.function.qualname} would read {used}, "
-                "which may not be bound there. Nothing was written."
+                f"{source.name}:{tap.place.lines[0]}: {probe} in {tap.place.function.qualname} would read "
+                f"{used}, which may not be bound there. Nothing was written."
             )
 
 
 @dataclass(frozen=True)
 class _Line:
-    """A line to insert before the file's line `at` (counted from 0); `rank` orders what goes to the same gap."""
+    """A line to insert before the file's line `at` (counted from 0); `rank` orders those of one gap."""
 
     at: int
     rank: tuple[int, int]
@@ -111,7 +122,9 @@ def _line(source: Source, first: int, at: int, rank: tuple[int, int], code: str)
     """`code` as a line of its own after line `at`, indented and ended as line `first` is."""
     end = re.search(rb"\r?\n?$", source.lines[max(at, 1) - 1])[0]
     if not end:
-        raise SpecwireError(f"{source.name}: its last line has no end, and a tap would stand after it. Nothing was written.")
+        raise SpecwireError(
+            f"{source.name}: its last line has no end, and a tap would stand after it. Nothing was written."
+        )
     return _Line(at, rank, _indentation(source, first) + code.encode() + end)
 
 
@@ -120,22 +133,28 @@ def _indentation(source: Source, line: int) -> bytes:
 
 
 def _first_import(source: Source) -> tuple[int, int]:
-    """Lines of the first import that is not from `__future__`: after it, a further import is never out of place."""
+    """Lines of the first import but those from `__future__`: behind it an import is never out of place."""
     for node in source.syntax.body:
         if isinstance(node, ast.Import) or isinstance(node, ast.ImportFrom) and node.module != "__future__":
             return node.lineno, node.end_lineno
-    raise SpecwireError(f"{source.name}: imports nothing at its top level, so it is no engine module. Nothing was written.")
+    raise SpecwireError(
+        f"{source.name}: imports nothing at its top level, so it is no engine module. Nothing was written."
+    )
 
 
 def _prove(name: str, original: bytes, data: bytes, taps: int) -> None:
-    """The promise, kept before anything is written: ours are whole lines, and without them nothing has changed."""
+    """The promise, kept before anything is written: whole lines, and without them nothing has changed."""
     if marks.stripped(data) != original:
-        raise SpecwireError(f"{name}: without the inserted lines it would not be the file it was (a lone CR?). Nothing was written.")
+        raise SpecwireError(
+            f"{name}: without the inserted lines it would not be the same (a lone CR?). Nothing was written."
+        )
     file = TappedFile(data)
     if file.module is None:
         raise SpecwireError(f"{name}: would no longer be Python. Nothing was written.")
     if len(file.found) != taps + 1 or not all(each.intact for each in file.found):
-        raise SpecwireError(f"{name}: {taps + 1} statements were to be inserted, {len(file.found)} were. Nothing was written.")
+        raise SpecwireError(
+            f"{name}: {taps + 1} statements were to be inserted, {len(file.found)} were. Nothing was written."
+        )
 
 
 def _located(name: str, data: bytes, taps: Sequence[tuple[str, Tap]]) -> list[Site]:
@@ -145,5 +164,6 @@ def _located(name: str, data: bytes, taps: Sequence[tuple[str, Tap]]) -> list[Si
         call = mark.code.split("_specwire.", 2)[-1]
         lines.setdefault((mark.probe, call), []).append(mark.line)
     return [
-        Site(probe, name, tap.place.function.qualname, lines[probe, tap.code].pop(0), "applied") for probe, tap in taps
+        Site(probe, name, tap.place.function.qualname, lines[probe, tap.code].pop(0), "applied")
+        for probe, tap in taps
     ]

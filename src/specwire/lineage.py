@@ -44,17 +44,27 @@ def elsewhere(source: Source) -> list[Absent | Unrecognised]:
         if isinstance(node, ast.ClassDef) and _paths(node):
             said.append(_class_says(_Class(source, node)))
         elif isinstance(node, (ast.ClassDef, ast.FunctionDef)) and (line := _asks(node)):
-            said.append(Absent(node.name, f"asks which layers are captured (line {line}: {source.text(line)}) and collects nothing itself"))
+            said.append(
+                Absent(
+                    node.name,
+                    f"asks what is captured (line {line}: {source.text(line)}) and collects nothing itself",
+                )
+            )
     return said or [Absent("", "speaks of layers to capture in comments or strings alone")]
 
 
 def heirs(source: Source) -> list[Absent]:
-    """For each model of a file that says nothing of capturing, and inherits the setting of ids: whose loop collects for it."""
+    """For each model of a file that only inherits the setting of ids: whose loop collects for it."""
     said = []
     for node in source.syntax.body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "EntryClass":
             listed = node.value.elts if isinstance(node.value, (ast.List, ast.Tuple)) else [node.value]
-            classes = [found for each in listed if isinstance(found := _class_in(source, ast.unparse(each)), _Class) and found.source is source]
+            classes = [
+                found
+                for each in listed
+                if isinstance(found := _class_in(source, ast.unparse(each)), _Class)
+                and found.source is source
+            ]
             said += [_class_says(each) for each in classes if any(_sets_ids(one) for one in _lineage(each))]
     return [each for each in said if isinstance(each, Absent)]
 
@@ -75,13 +85,13 @@ def _class_says(found: _Class) -> Absent | Unrecognised:
     line = _asks(found.node) or found.node.lineno
     return Unrecognised(
         found.name,
-        "looked for the loop over the layers that these ids are meant for, here and in the classes that this one holds or "
-        f"inherits from; nearest is {found.source.name}:{line}: {found.source.text(line)}",
+        "looked for the loop over the layers that these ids are meant for, here and in the classes that this "
+        f"one holds or inherits from; nearest is {found.source.name}:{line}: {found.source.text(line)}",
     )
 
 
 def _followed(found: _Class, paths: set[str], depth: int) -> Iterator[_Class | _Open]:
-    """The classes with loops that the ids reach: through attributes (`language_model`), or in the class itself ('')."""
+    """The classes with loops that the ids reach: through attributes, or in the class itself ('')."""
     if depth > _DEPTH:
         return
     for path in sorted(paths):
@@ -97,15 +107,23 @@ def _followed(found: _Class, paths: set[str], depth: int) -> Iterator[_Class | _
 
 
 def _own_loop(found: _Class, depth: int) -> Iterator[_Class | _Open]:
-    """The class that `forward` comes from when it has a loop, else the models that it holds for its `forward`."""
+    """The class that `forward` comes from when it has a loop, else the models held for its `forward`."""
     for owner in _lineage(found):
         mine = [loop for loop in capture_loops(owner.source) if loop.function.owner == owner.name]
         if mine:
             known = any(isinstance(loop, CaptureLoop) for loop in mine)
-            yield owner if known else _Open(f"it goes through {owner.name} ({owner.source.name}), whose loop is not recognised")
+            yield (
+                owner
+                if known
+                else _Open(
+                    f"it goes through {owner.name} ({owner.source.name}), whose loop is not recognised"
+                )
+            )
             return
         forward = _method(owner.node, "forward")
-        if forward is not None and not any(ast.unparse(call.func) == "super().forward" for call in _calls(forward)):
+        if forward is not None and not any(
+            ast.unparse(call.func) == "super().forward" for call in _calls(forward)
+        ):
             yield from _followed(found, (_paths(owner.node) - {""}) or {"model"}, depth + 1)
             return
 
@@ -120,15 +138,25 @@ def _held(found: _Class, attribute: str) -> list[_Class | _Open]:
                 return ends
             for value in made:
                 line = value.lineno
-                loose.append(_Open(f"{owner.source.name}:{line}: `{owner.source.text(line)}` chooses the model's class at run time"))
+                loose.append(
+                    _Open(
+                        f"{owner.source.name}:{line}: `{owner.source.text(line)}` "
+                        "chooses the model's class at run time"
+                    )
+                )
         made = _method(owner.node, "__init__")
-        if made is not None and not any(ast.unparse(call.func) == "super().__init__" for call in _calls(made)):
+        if made is not None and not any(
+            ast.unparse(call.func) == "super().__init__" for call in _calls(made)
+        ):
             break  # those further up are never asked
     return loose
 
 
 def _classes(found: _Class, owner: _Class, scope: ast.AST, callee: ast.expr) -> list[_Class | _Open]:
-    """The classes that a callee may stand for: named, chosen between, held in a local or a class attribute, or returned by a method."""
+    """The classes that a callee may stand for.
+
+    It may name one, choose between some, be held in a local or a class attribute, or be a method that returns one.
+    """
     if isinstance(callee, ast.IfExp):
         return [*_classes(found, owner, scope, callee.body), *_classes(found, owner, scope, callee.orelse)]
     if (named := _named(owner.source, callee)) is not None:
@@ -141,22 +169,45 @@ def _classes(found: _Class, owner: _Class, scope: ast.AST, callee: ast.expr) -> 
         return []
     for heir in _lineage(found):
         if (method := _method(heir.node, text[5:])) is not None:
-            given = [node.value for node in ast.walk(method) if isinstance(node, ast.Return) and node.value is not None]
-            made = [each for value in given for each in ([value] if isinstance(value, ast.Call) else _values(method, ast.unparse(value)))]
-            return [end for call in made if isinstance(call, ast.Call) for end in _classes(found, heir, method, call.func)]
+            given = [
+                node.value
+                for node in ast.walk(method)
+                if isinstance(node, ast.Return) and node.value is not None
+            ]
+            made = [
+                each
+                for value in given
+                for each in ([value] if isinstance(value, ast.Call) else _values(method, ast.unparse(value)))
+            ]
+            return [
+                end
+                for call in made
+                if isinstance(call, ast.Call)
+                for end in _classes(found, heir, method, call.func)
+            ]
         for node in heir.node.body:
-            if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None and ast.unparse(_target(node)) == text[5:]:
+            if (
+                isinstance(node, (ast.Assign, ast.AnnAssign))
+                and node.value is not None
+                and ast.unparse(_target(node)) == text[5:]
+            ):
                 return _classes(found, heir, heir.node, node.value)
     return []
 
 
 def _defaults(found: _Class, name: str) -> list[tuple[_Class, ast.expr]]:
-    """What `__init__` takes for a parameter when it is not given, in the class or the nearest that it inherits from."""
+    """A parameter's default in `__init__`, of the class or the nearest that it inherits from."""
     for heir in _lineage(found):
         if (made := _method(heir.node, "__init__")) is not None:
             given = made.args.posonlyargs + made.args.args
-            defaults = dict(zip((each.arg for each in reversed(given)), reversed(made.args.defaults)))
-            defaults |= {each.arg: value for each, value in zip(made.args.kwonlyargs, made.args.kw_defaults, strict=True) if value is not None}
+            defaults = dict(
+                zip((each.arg for each in reversed(given)), reversed(made.args.defaults), strict=False)
+            )
+            defaults |= {
+                each.arg: value
+                for each, value in zip(made.args.kwonlyargs, made.args.kw_defaults, strict=True)
+                if value is not None
+            }
             if name in defaults:
                 return [(heir, defaults[name])]
     return []
@@ -164,7 +215,11 @@ def _defaults(found: _Class, name: str) -> list[tuple[_Class, ast.expr]]:
 
 def _values(scope: ast.AST, name: str) -> list[ast.expr]:
     """What is assigned to a name or an attribute anywhere in the scope."""
-    made = [node for node in ast.walk(scope) if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None]
+    made = [
+        node
+        for node in ast.walk(scope)
+        if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None
+    ]
     return [node.value for node in made if ast.unparse(_target(node)) == name]
 
 
@@ -197,7 +252,11 @@ def _class_in(source: Source, name: str) -> _Class | _Open | None:
     for node in source.syntax.body:
         if isinstance(node, ast.ClassDef) and node.name == name:
             return _Class(source, node)
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name and isinstance(node.value, ast.Name):
+        if (
+            isinstance(node, ast.Assign)
+            and ast.unparse(node.targets[0]) == name
+            and isinstance(node.value, ast.Name)
+        ):
             return _class_in(source, node.value.id)
     if place := _imports(source).get(name):
         if other := _other(source, place[0]):
@@ -232,11 +291,19 @@ def _imports(source: Source) -> dict[str, tuple[str, str, int]]:
 
 
 def _paths(node: ast.ClassDef) -> set[str]:
-    """Attribute paths from `self` to what holds the ids: `language_model` in `self.language_model.layers_to_capture = …`."""
+    """Paths from `self` to what holds the ids: `inner` in `self.inner.layers_to_capture = …`."""
     found = set()
     for part in ast.walk(node):
-        stored = isinstance(part, ast.Attribute) and isinstance(part.ctx, ast.Store) and part.attr.endswith(_SPEAKS)
-        called = isinstance(part, ast.Call) and isinstance(part.func, ast.Attribute) and part.func.attr.endswith(_SPEAKS)
+        stored = (
+            isinstance(part, ast.Attribute)
+            and isinstance(part.ctx, ast.Store)
+            and part.attr.endswith(_SPEAKS)
+        )
+        called = (
+            isinstance(part, ast.Call)
+            and isinstance(part.func, ast.Attribute)
+            and part.func.attr.endswith(_SPEAKS)
+        )
         if stored or called:
             holder = ast.unparse((part if stored else part.func).value)
             if holder == "self" or holder.startswith("self."):

@@ -1,8 +1,8 @@
-"""Finds where a target collects states for a draft: the loop over its layers, and what comes before and after it.
+"""Finds where a target collects states for a draft: in the loop over its layers, before it and after it.
 
-Matchers go by what the code binds and calls, never by line, text or version. The capture loop is the innermost
-`for` that runs the layers and in which a collection grows; which boundary it grows by is told by what the ids to
-capture are compared with, and by whether the layer has run.
+Matchers go by what the code binds and calls, never by line, text or version. The capture loop is the
+innermost `for` that runs the layers and in which a collection grows; which boundary it grows by is told by
+what the ids to capture are compared with, and by whether the layer has run.
 """
 
 from __future__ import annotations
@@ -15,15 +15,28 @@ import libcst as cst
 
 from specwire.bindings import readable, reading
 from specwire.growth import Growth, growths, in_loop, speaks
-from specwire.source import Function, Place, Source, assigned, block, calls, code, descend, dotted, names, target_names, words
+from specwire.source import (
+    Function,
+    Place,
+    Source,
+    assigned,
+    block,
+    calls,
+    code,
+    descend,
+    dotted,
+    names,
+    target_names,
+    words,
+)
 
 
 @dataclass(frozen=True)
 class Capture:
-    """A place after which `collected` may have grown; `boundary` is an expression, `None` where it cannot be told.
+    """A place after which `collected` may have grown by `boundary`, an expression: `None` if unknown.
 
-    `how` says who does it: `layer` (at its input), `loop` (before the layer), `loop-after`, or `outside` the loop;
-    `means` by what: a method of the collection, or the keyword that it is handed on under.
+    `how` says who does it: `layer` (at its input), `loop` (before the layer), `loop-after`, or `outside` of
+    it; `means` by what: a method of the collection, or the keyword that it is handed on under.
     """
 
     place: Place
@@ -38,8 +51,8 @@ class CaptureLoop:
     """The loop over the target's layers in `function` that collects states for a draft.
 
     `whole` is the outermost loop around it, `step` the loop's own statement that runs the layer, `index` what
-    numbers the layers there (None: nothing does), `captures` all places where its collection may grow; `after`:
-    an id to capture names the layer before the boundary, not the one behind it.
+    numbers the layers there (None: nothing does), `captures` all places where its collection may grow;
+    `after`: an id to capture names the layer before the boundary, not the one behind it.
     """
 
     function: Function
@@ -66,12 +79,16 @@ class Unknown:
 @functools.lru_cache(maxsize=64)
 def capture_loops(source: Source) -> tuple[CaptureLoop | Unknown, ...]:
     """Every capture loop of the file, in file order, and what looks like one but is not understood."""
-    may = (each for each in source.functions if b"captur" in each.bytes and b"for " in each.bytes and each.name != "__init__")
+    may = (
+        each
+        for each in source.functions
+        if b"captur" in each.bytes and b"for " in each.bytes and each.name != "__init__"
+    )
     return tuple(loop for function in may for loop in _loops(function))
 
 
 def layer_calls(place: Place) -> Iterator[cst.Call]:
-    """Calls at or below a statement of a loop that run the layer at hand: `layer(…)`, `self.layers[i].forward(…)`."""
+    """Calls below a statement of a loop that run its layer: `layer(…)`, `self.layers[i].forward(…)`."""
     loop = next((parent for parent in reversed(place.parents) if isinstance(parent, cst.For)), None)
     items = _layer_names(place.function, loop) if loop is not None else frozenset()
     return (call for call in calls(place.statement) if _runs_layer(call, items))
@@ -83,7 +100,9 @@ def _loops(function: Function) -> Iterator[CaptureLoop | Unknown]:
         if isinstance(place.statement, cst.For):
             inside = [each for each in function.places if place.statement in each.parents]
             step = next((each for each in inside if _own(place, each) and any(layer_calls(each))), None)
-            innermost = not any(isinstance(each.statement, cst.For) and any(layer_calls(each)) for each in inside)
+            innermost = not any(
+                isinstance(each.statement, cst.For) and any(layer_calls(each)) for each in inside
+            )
             if step is not None and innermost and speaks(place.statement):
                 yield _loop(function, place, step, grown)
 
@@ -92,7 +111,9 @@ def _loop(function: Function, place: Place, step: Place, grown: list[Growth]) ->
     inside = [growth for growth in grown if place.statement in growth.place.parents]
     index = _counter(place.statement)
     if not inside:
-        return Unknown(function, _wanted(place, "a list or container that grows where a layer's states are captured"))
+        return Unknown(
+            function, _wanted(place, "a list or container that grows where a layer's states are captured")
+        )
     for growth in inside:
         if not growth.several and _number(growth, index) is None:
             return Unknown(function, _wanted(growth.place, "what numbers the captured layer"))
@@ -104,8 +125,14 @@ def _loop(function: Function, place: Place, step: Place, grown: list[Growth]) ->
     for growth in sorted((*inside, *outside), key=lambda each: each.place.lines[1]):
         captured_at, collected = growth.place, reading(growth.place, "after", growth.collected)
         if collected is None:
-            return Unknown(function, _wanted(captured_at, f"a place where {growth.collected} is surely bound"))
-        captures.append(_inside(growth, collected, place, index) if growth in inside else _outside(growth, collected, place, whole))
+            return Unknown(
+                function, _wanted(captured_at, f"a place where {growth.collected} is surely bound")
+            )
+        captures.append(
+            _inside(growth, collected, place, index)
+            if growth in inside
+            else _outside(growth, collected, place, whole)
+        )
     after = any(_compared(growth) and _id_before(growth, place) for growth in inside)
     return CaptureLoop(function, place, whole, step, _numbering(step, index, inside), tuple(captures), after)
 
@@ -117,7 +144,13 @@ def _inside(growth: Growth, collected: str, loop: Place, index: str | None) -> C
     number = _number(growth, index)
     ran = not growth.by_callee and _layer_has_run(loop, growth.place)
     boundary = "None" if growth.several else f"{number} + 1" if ran else number
-    return Capture(growth.place, collected, boundary, "layer" if growth.by_callee else "loop-after" if ran else "loop", growth.means)
+    return Capture(
+        growth.place,
+        collected,
+        boundary,
+        "layer" if growth.by_callee else "loop-after" if ran else "loop",
+        growth.means,
+    )
 
 
 def _outside(growth: Growth, collected: str, loop: Place, whole: Place) -> Capture:
@@ -125,7 +158,9 @@ def _outside(growth: Growth, collected: str, loop: Place, whole: Place) -> Captu
     place, number, how = growth.place, _number(growth, None), ("outside", growth.means)
     if number is None or growth.several or _apart(_compared(growth))[1] > 0:
         return Capture(place, collected, "None", *how)
-    asked = growth.by_callee and number == code(_first_compared(growth.test))  # evaluated among the call's arguments
+    asked = growth.by_callee and number == code(
+        _first_compared(growth.test)
+    )  # evaluated among the call's arguments
     if asked or _evaluates(place, number, loop, whole):
         return Capture(place, collected, number, *how)
     within = _end_of_choice(place)  # in there, the test has been evaluated
@@ -166,19 +201,25 @@ def _layer_has_run(loop: Place, place: Place) -> bool:
     for each in loop.function.places:
         if each.statement is place.statement:
             return False
-        if loop.statement in each.parents and isinstance(each.statement, cst.SimpleStatementLine) and any(layer_calls(each)):
+        if (
+            loop.statement in each.parents
+            and isinstance(each.statement, cst.SimpleStatementLine)
+            and any(layer_calls(each))
+        ):
             return True
     return False
 
 
 def _evaluates(place: Place, number: str, loop: Place, whole: Place) -> bool:
-    """Whether `number` can surely be evaluated after the place: the loop's header or this statement has done so."""
+    """Whether `number` can surely be evaluated there: the loop's header or this statement has done so."""
     expression = cst.parse_expression(number)
     if isinstance(expression, (cst.Name, cst.Integer)):
         return readable(place, "after", number)
     if isinstance(place.statement, cst.If) and number == code(_first_compared(place.statement.test)):
         return True
-    passed = whole.lines[1] < place.lines[0] and any(whole.statement is each for suite in place.suites for each in suite)
+    passed = whole.lines[1] < place.lines[0] and any(
+        whole.statement is each for suite in place.suites for each in suite
+    )
     return passed and any(code(part) == number for part in descend(loop.statement.iter))
 
 
@@ -203,18 +244,22 @@ def _end_of_choice(place: Place) -> Place | None:
 def _own(loop: Place, place: Place) -> bool:
     """Whether a statement is the loop's own, those inside a `with` counted as such."""
     between = place.parents[place.parents.index(loop.statement) + 1 :]
-    return all(isinstance(parent, cst.With) for parent in between) and not isinstance(place.statement, cst.With)
+    return all(isinstance(parent, cst.With) for parent in between) and not isinstance(
+        place.statement, cst.With
+    )
 
 
 def _counter(loop: cst.For) -> str | None:
     target = target_names([loop.target])
     counted = isinstance(loop.iter, cst.Call) and dotted(loop.iter.func) in ("range", "enumerate")
-    numbered = any(word.endswith(("ids", "indices")) for word in words(loop.iter))  # `for i in self._layer_ids`
+    numbered = any(
+        word.endswith(("ids", "indices")) for word in words(loop.iter)
+    )  # `for i in self._layer_ids`
     return target[0] if target and (counted or len(target) == 1 and numbered) else None
 
 
 def _numbering(step: Place, index: str | None, inside: list[Growth]) -> str | None:
-    """What numbers the layers before the layer runs: what the ids are compared with, if that is known by then."""
+    """What numbers the layers where one runs: what the ids are compared with, if that is known by then."""
     for number in (*(_number(growth, index) for growth in inside), index):
         if number and all(readable(step, "before", name) for name in names(cst.parse_expression(number))):
             return number
@@ -225,7 +270,10 @@ def _numbering(step: Place, index: str | None, inside: list[Growth]) -> str | No
 def _layer_names(function: Function, loop: cst.For) -> frozenset[str]:
     """Names that hold a layer inside the loop: what it goes over, or a local taken from `….layers[…]`."""
     found = set()
-    if any(word.endswith("layers") for word in words(loop.iter)) and dotted(getattr(loop.iter, "func", None)) != "range":
+    if (
+        any(word.endswith("layers") for word in words(loop.iter))
+        and dotted(getattr(loop.iter, "func", None)) != "range"
+    ):
         found |= set(target_names([loop.target])[-1:])
     for place in function.places:
         if loop in place.parents:
@@ -245,9 +293,13 @@ def _runs_layer(call: cst.Call, items: frozenset[str]) -> bool:
 
 
 def _wanted(place: Place, what: str) -> str:
-    """What was looked for, and the nearest thing: the innermost statement at the place that speaks of capturing."""
+    """What was looked for, and the nearest thing: the innermost statement there that speaks of capturing."""
     source, function = place.function.source, place.function
-    near = [each for each in function.places if place.statement in (each.statement, *each.parents) and speaks(each.statement)]
+    near = [
+        each
+        for each in function.places
+        if place.statement in (each.statement, *each.parents) and speaks(each.statement)
+    ]
     inner = [each for each in near if not any(each.statement in other.parents for other in near)]
     line = (inner or near or [place])[0].lines[0]
     return f"looked for {what}; nearest is {source.name}:{line}: {source.text(line)}"

@@ -20,11 +20,21 @@ from specwire.probe import Absent, Unrecognised
 from specwire.source import Function, Place, Source, assigned, calls, dotted, names, target_names
 from specwire.streams import Unreadable, stream
 
-__all__ = ["Absent", "NoDraft", "Unreadable", "UnknownDraft", "Unrecognised", "drafts", "readable", "reading", "stream"]
+__all__ = [
+    "Absent",
+    "NoDraft",
+    "Unreadable",
+    "UnknownDraft",
+    "Unrecognised",
+    "drafts",
+    "readable",
+    "reading",
+    "stream",
+]
 
 
 def targets(source: Source) -> tuple[list[CaptureLoop], list[Absent | Unrecognised]]:
-    """The capture loops of a target's file, and what there is to say about the rest: not understood, or elsewhere."""
+    """The capture loops of a file, and what there is to say of the rest: not understood, or elsewhere."""
     found = capture_loops(source)
     loops = [each for each in found if isinstance(each, CaptureLoop)]
     unknown = [Unrecognised(each.function.qualname, each.why) for each in found if isinstance(each, Unknown)]
@@ -56,20 +66,27 @@ def embedding(loop: CaptureLoop) -> tuple[Place, str] | Absent | Unrecognised:
     if hidden and (found := streams.embedding(function, hidden)):
         return found
     if hidden and (given := streams.handed_in(function, hidden)):
-        return Absent(function.qualname, f"is handed its states as {given} by {_by(function) or 'code in other files'}: it embeds nothing itself")
+        return Absent(
+            function.qualname,
+            f"is handed its states as {given} by {_by(function) or 'other files'}: it embeds nothing itself",
+        )
     line = loop.whole.lines[0]
     return Unrecognised(
         function.qualname,
-        f"looked for a call of self.…embed… that the states come from ({hidden or 'no plain name'}), before the loop over the "
-        f"layers; nearest is {function.source.name}:{line}: {function.source.text(line)}",
+        f"looked for a call of self.…embed… that the states come from ({hidden or 'no plain name'}), before the "
+        f"loop over the layers; nearest is {function.source.name}:{line}: {function.source.text(line)}",
     )
 
 
 def endings(loop: CaptureLoop) -> Iterator[tuple[Place, str] | Absent | Unrecognised]:
-    """Each way out at the end of the loop's function, and the name of the states that it gives back; or why there is none."""
+    """Each way out at the end of the loop's function, and the states it gives back; or why there is none."""
     function = loop.function
     places = streams.endings(function)
-    named = [(place, name) for place in places if (name := streams.returned(place)) and readable(place, "before", name)]
+    named = [
+        (place, name)
+        for place in places
+        if (name := streams.returned(place)) and readable(place, "before", name)
+    ]
     if named:
         yield from named
     elif by := _by(function):
@@ -84,7 +101,7 @@ def endings(loop: CaptureLoop) -> Iterator[tuple[Place, str] | Absent | Unrecogn
 
 
 def nearest(source: Source, *words: str) -> str:
-    """The first line of the file that holds the first of these words to be found at all, as `file:line: text`."""
+    """The first line that holds the first of these words to be found at all, as `file:line: text`."""
     for word in words:
         for number, line in enumerate(source.lines, 1):
             if word.encode() in line:
@@ -95,7 +112,11 @@ def nearest(source: Source, *words: str) -> str:
 def _by(function: Function) -> str:
     """The functions of the same file that call this one."""
     called = re.compile(rb"\.%s\b" % re.escape(function.name.encode()))
-    others = [each.qualname for each in function.source.functions if each is not function and called.search(each.bytes)]
+    others = [
+        each.qualname
+        for each in function.source.functions
+        if each is not function and called.search(each.bytes)
+    ]
     return " and ".join(others)
 
 
@@ -105,7 +126,9 @@ def batch_arguments(place: Place, loop: CaptureLoop | None = None) -> str:
     With `loop`, also whether its ids name the layers before the boundaries.
     """
     known = [name for name in ("input_ids", "positions", "forward_batch") if bound_after(place, name)]
-    return "".join(f", {name}={name}" for name in known) + (", after=True" if loop is not None and loop.after else "")
+    return "".join(f", {name}={name}" for name in known) + (
+        ", after=True" if loop is not None and loop.after else ""
+    )
 
 
 def model_argument(function: Function) -> str:
@@ -113,7 +136,7 @@ def model_argument(function: Function) -> str:
 
 
 def concats(source: Source, which: str) -> Iterator[tuple[Place, str]]:
-    """Where the auxiliary states are packed under `is_full()` or `is_last()`: the place, and the packed name."""
+    """Where auxiliary states are packed under `is_full()` or `is_last()`: the place, and the packed name."""
     for function in source.functions:
         for place in function.places if f"is_{which}".encode() in function.bytes else ():
             if any(_asks(test, f"is_{which}") for test in _deciding(place)):
@@ -130,7 +153,9 @@ def _deciding(place: Place) -> Iterator[cst.BaseExpression]:
 
 
 def _asks(test: cst.BaseExpression, method: str) -> bool:
-    return any(isinstance(call.func, cst.Attribute) and call.func.attr.value == method for call in calls(test))
+    return any(
+        isinstance(call.func, cst.Attribute) and call.func.attr.value == method for call in calls(test)
+    )
 
 
 def _packs(call: cst.Call) -> bool:

@@ -33,7 +33,9 @@ class Source:
     `read` gives the bytes of another file of the tree by name; None, or OSError, where there is none.
     """
 
-    def __init__(self, name: str, data: bytes, read: Callable[[str], bytes | None] = lambda name: None) -> None:
+    def __init__(
+        self, name: str, data: bytes, read: Callable[[str], bytes | None] = lambda name: None
+    ) -> None:
         self.name = name
         self.data = data
         self.read = read
@@ -105,7 +107,7 @@ class Function:
 
     @cached_property
     def places(self) -> tuple[Place, ...]:
-        """Every statement of the function that stands on lines of its own, outer before inner, in file order."""
+        """Every statement that stands on lines of its own, outer before inner, in file order."""
         return tuple(_places(self, tuple(self.body), (), ()))
 
     @cached_property
@@ -137,7 +139,11 @@ class Place:
     def next(self) -> Place | None:
         """The statement after it in the same suite."""
         after = next((index for index, each in enumerate(self.suite) if each is self.statement), -1) + 1
-        return Place(self.function, self.suite[after], self.suites, self.parents) if after < len(self.suite) else None
+        return (
+            Place(self.function, self.suite[after], self.suites, self.parents)
+            if after < len(self.suite)
+            else None
+        )
 
 
 @functools.lru_cache(maxsize=16)
@@ -274,7 +280,7 @@ def _places(function: Function, suite: Suite, outer: tuple[Suite, ...], parents:
 
 
 def _spans(body: Sequence[Statement], syntax: Sequence[ast.stmt]) -> Iterator[tuple[int, tuple[int, int]]]:
-    """Both parsers see the same statements in the same order; a line `a; b` is one of LibCST's and two of ast's."""
+    """Both parsers see the same statements in one order; a line `a; b` is one of LibCST's, two of ast's."""
     at = 0
     for statement in body:
         count = len(statement.body) if isinstance(statement, cst.SimpleStatementLine) else 1
@@ -291,7 +297,9 @@ def _blocks(statement: cst.CSTNode, syntax: ast.stmt) -> Iterator[tuple[cst.CSTN
         return
     if hasattr(statement, "body"):
         yield statement.body, syntax.body
-    for clause, handler in zip(getattr(statement, "handlers", ()), getattr(syntax, "handlers", ()), strict=True):
+    for clause, handler in zip(
+        getattr(statement, "handlers", ()), getattr(syntax, "handlers", ()), strict=True
+    ):
         yield clause.body, handler.body
     for clause, case in zip(getattr(statement, "cases", ()), getattr(syntax, "cases", ()), strict=True):
         yield clause.body, case.body
@@ -325,5 +333,7 @@ def _imported(node: ast.AST) -> Iterator[str]:
         if isinstance(child, (ast.Import, ast.ImportFrom)):
             for alias in child.names:
                 yield alias.asname or alias.name.split(".")[0]
-        elif isinstance(child, (ast.stmt, ast.excepthandler)) and not isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+        elif isinstance(child, (ast.stmt, ast.excepthandler)) and not isinstance(
+            child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+        ):
             yield from _imported(child)

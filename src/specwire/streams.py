@@ -13,7 +13,19 @@ import libcst as cst
 
 from specwire.bindings import made_from, readable, sources_of
 from specwire.loops import CaptureLoop, layer_calls
-from specwire.source import Function, Place, assigned, block, calls, descend, dotted, names, suites, target_names, words
+from specwire.source import (
+    Function,
+    Place,
+    assigned,
+    block,
+    calls,
+    descend,
+    dotted,
+    names,
+    suites,
+    target_names,
+    words,
+)
 
 
 @dataclass(frozen=True)
@@ -71,8 +83,18 @@ def embedding(function: Function, hidden: str) -> tuple[Place, str] | None:
 
 def handed_in(function: Function, hidden: str) -> str | None:
     """The parameter that brings the states in, when the function does not make them from token ids."""
-    ordinary = {"self", "input_ids", "positions", "forward_batch", "input_embeds", "inputs_embeds", "pp_proxy_tensors"}
-    given = [name for name in _ordered_parameters(function) if name in sources_of(function, hidden) - ordinary]
+    ordinary = {
+        "self",
+        "input_ids",
+        "positions",
+        "forward_batch",
+        "input_embeds",
+        "inputs_embeds",
+        "pp_proxy_tensors",
+    }
+    given = [
+        name for name in _ordered_parameters(function) if name in sources_of(function, hidden) - ordinary
+    ]
     return given[0] if given else None
 
 
@@ -99,18 +121,27 @@ def returned(place: Place) -> str | None:
 
 
 def _carried(loop: CaptureLoop) -> list[str]:
-    """Names that the layer call takes and that are bound anew from what it gives, in the order they are handed over."""
+    """Names that the layer call takes and that are bound anew from what it gives, in the call's order."""
     found: list[str] = []
     for call in layer_calls(loop.step):
         targets = {name for place in _at_or_below(loop.step) for name in _targets_of(place, call)}
         given = [name for argument in call.args for name in sorted(names(argument.value))]
         anew = made_from(loop.function, targets, loop.place.statement)
-        found += [name for name in given if name in anew and name not in found and readable(loop.step, "before", name)]
+        found += [
+            name
+            for name in given
+            if name in anew and name not in found and readable(loop.step, "before", name)
+        ]
     return found
 
 
 def _targets_of(place: Place, call: cst.Call) -> list[str]:
-    return [name for targets, value in assigned(place.statement) if any(part is call for part in calls(value)) for name in target_names(targets)]
+    return [
+        name
+        for targets, value in assigned(place.statement)
+        if any(part is call for part in calls(value))
+        for name in target_names(targets)
+    ]
 
 
 def _at_or_below(step: Place) -> list[Place]:
@@ -118,7 +149,7 @@ def _at_or_below(step: Place) -> list[Place]:
 
 
 def _opaque(loop: CaptureLoop) -> str | Unreadable | None:
-    """The tap argument that reads an opaque stream, where the function keeps its stream with `residual_batch`."""
+    """The tap argument that reads an opaque stream, where `residual_batch` keeps the stream."""
     used = [dotted(call.func) or "" for call in calls(loop.function.node)]
     mine = [name for name in used if name.startswith("residual_batch.")]
     if not mine or "residual_batch" not in loop.function.source.imported:
@@ -132,14 +163,17 @@ def _opaque(loop: CaptureLoop) -> str | Unreadable | None:
 
 
 def _summed(loop: CaptureLoop, hidden: str, other: str) -> bool:
-    """Whether the function adds the two up, or hands just these two to a norm, anywhere but in the layer call."""
+    """Whether the function adds the two, or hands just these two to a norm, but for the layer call."""
     layers = {id(call) for call in layer_calls(loop.step)}
     for part in descend(loop.function.node):
         if isinstance(part, cst.BinaryOperation) and isinstance(part.operator, cst.Add):
             if {dotted(part.left), dotted(part.right)} == {hidden, other}:
                 return True
         if isinstance(part, cst.Call) and id(part) not in layers:
-            if [dotted(argument.value) for argument in part.args if argument.keyword is None] == [hidden, other]:
+            if [dotted(argument.value) for argument in part.args if argument.keyword is None] == [
+                hidden,
+                other,
+            ]:
                 return True
     return False
 
@@ -155,7 +189,9 @@ def _alone(loop: CaptureLoop, hidden: str, others: list[str]) -> Stream | Unread
                 if dotted(value) in (hidden, *others):
                     return Stream(dotted(value), "")
                 line = capture.place.lines[0]
-                return Unreadable(f"what this loop captures is made from several tensors (line {line}): no one tensor is the stream")
+                return Unreadable(
+                    f"what is captured is made from several tensors (line {line}): no one tensor is the stream"
+                )
     return Stream(hidden, "")
 
 
@@ -199,7 +235,11 @@ def _finished(place: Place, name: str) -> Place:
 
 def _only_refines(statement: cst.BaseStatement, name: str) -> bool:
     if isinstance(statement, cst.If):
-        return statement.orelse is None and all(_only_refines(each, name) for each in block(statement.body)) and bool(block(statement.body))
+        return (
+            statement.orelse is None
+            and all(_only_refines(each, name) for each in block(statement.body))
+            and bool(block(statement.body))
+        )
     made = list(assigned(statement))
     if len(made) != 1 or target_names(made[0][0]) != [name]:
         return False
@@ -238,7 +278,9 @@ def _only_returns(statement: cst.BaseStatement) -> bool:
     """Whether a statement is a choice of returns and nothing else, by any stage of a pipeline."""
     if not isinstance(statement, cst.If) or "is_last_rank" in words(statement.test):
         return False
-    return all(len(suite) == 1 and _is_return(suite[0]) for suite in suites(statement)) and any(suites(statement))
+    return all(len(suite) == 1 and _is_return(suite[0]) for suite in suites(statement)) and any(
+        suites(statement)
+    )
 
 
 def _is_return(statement: cst.BaseStatement) -> bool:

@@ -11,7 +11,12 @@ from specwire.tree import Tree
 
 
 @click.command()
-@click.option("--coverage", "tree", metavar="TREE", help="Instead: which targets and drafts of TREE the probes reach, and why not the rest.")
+@click.option(
+    "--coverage",
+    "tree",
+    metavar="TREE",
+    help="Instead: which targets and drafts of TREE the probes reach, and why not the rest.",
+)
 @options.python_exe
 @options.as_json
 @options.quiet
@@ -27,7 +32,13 @@ def command(tree, python, as_json, quiet):
     known = surgery.probes()
     if as_json:
         rows = [
-            {"name": name, "group": probe.group, "reports": probe.reports, "site": probe.site, "files": list(probe.files)}
+            {
+                "name": name,
+                "group": probe.group,
+                "reports": probe.reports,
+                "site": probe.site,
+                "files": list(probe.files),
+            }
             for name, probe in known.items()
         ]
         options.emit({"schema": "specwire.probes/1", "probes": rows})
@@ -66,8 +77,10 @@ def _table(rows) -> Iterable[str]:
 
 def _sum(count: dict[str, int]) -> str:
     return (
-        f"{count['loops_covered']} of {count['loops']} capture loops, {count['drafts_covered']} of {count['drafts']} EAGLE-3 drafts; "
-        f"{count['elsewhere']} that go through another's loop, {count['other_heads']} heads that take one state, "
+        f"{count['loops_covered']} of {count['loops']} capture loops, "
+        f"{count['drafts_covered']} of {count['drafts']} EAGLE-3 drafts; "
+        f"{count['elsewhere']} that go through another's loop, "
+        f"{count['other_heads']} heads that take one state, "
         f"{count['not_recognised']} not recognised"
     )
 
