@@ -21,8 +21,9 @@ from pathlib import Path
 
 import torch
 
-from specwire.case import write_event
-from specwire.tensorfile import ITEM_BYTES, open_tensors
+from specwire.capture_write import write_event
+from specwire.tensorfile import open_tensors
+from specwire.tensorheader import ITEM_BYTES
 
 HIDDEN, SLOTS, LAYERS = 7168, (3, 31, 59), 61
 BLOCK = 4096  # rows written at a time

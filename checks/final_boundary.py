@@ -6,7 +6,8 @@ it.
 Fix: capture after the loop, before the final norm.
 """
 
-from specwire.case import Case, one_slot
+from specwire.alterations import one_slot
+from specwire.case import Case
 from specwire.evidence import Cause, Evidence
 from specwire.fits import is_final
 from specwire.hints import listed

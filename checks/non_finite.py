@@ -6,7 +6,8 @@ filled.
 Fix: find the first layer that is not finite; serve in the dtype of the checkpoint.
 """
 
-from specwire.case import Case, one_row
+from specwire.alterations import one_row
+from specwire.case import Case
 from specwire.evidence import Cause, Evidence
 
 

@@ -6,7 +6,8 @@ for the full one.
 Fix: rotate the states back for the draft, or use a draft that was trained with this target.
 """
 
-from specwire.case import Case, rotated, stranger
+from specwire.alterations import rotated, stranger
+from specwire.case import Case
 from specwire.evidence import Cause, Evidence
 from specwire.fits import rotated_basis
 

@@ -7,7 +7,8 @@ Fix: gather the states with the index that the token ids were gathered with.
 
 from collections import Counter
 
-from specwire.case import Case, one_row
+from specwire.alterations import one_row
+from specwire.case import Case
 from specwire.evidence import Cause, Evidence
 from specwire.shards import sharded
 

@@ -5,7 +5,8 @@ Cause: another checkpoint is served: a different model, a fine-tune of the right
 Fix: serve the target that the draft was trained for, or train the draft for this one.
 """
 
-from specwire.case import Case, stranger
+from specwire.alterations import stranger
+from specwire.case import Case
 from specwire.evidence import Cause, Evidence
 
 

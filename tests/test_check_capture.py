@@ -13,7 +13,8 @@ from click.testing import CliRunner
 from specwire.check import check_capture
 from specwire.cli.check import command
 from specwire.errors import SpecwireError
-from specwire.golden import Noise, States, write_golden
+from specwire.golden import Noise
+from specwire.golden_write import States, write_golden
 from specwire.render import render_text
 
 PROMPTS = [[4, 5, 6, 7, 8, 9], [12, 5, 8, 3]]
@@ -344,7 +345,7 @@ def test_rows_that_were_captured_twice_tell_how_steady_the_engine_is(golden: Pat
     ],
 )
 def test_metadata_that_no_tap_writes_is_refused(about, golden: Path, folder: Path) -> None:
-    from specwire.case import write_event
+    from specwire.capture_write import write_event
 
     write_event(folder, 0, 0, "draft-input", {"hidden_states": torch.zeros(1, 48)}, **about)
     with pytest.raises(SpecwireError, match="is no event of a capture"):
@@ -367,7 +368,7 @@ def test_metadata_that_no_tap_writes_is_refused(about, golden: Path, folder: Pat
 def test_batch_context_that_makes_no_sense_never_matches_and_never_crashes(
     tensors, golden: Path, folder: Path
 ) -> None:
-    from specwire.case import write_event
+    from specwire.capture_write import write_event
 
     whole = {
         "hidden_states": concat(STATES[0], SLOTS),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from specwire.case import PROMPTS, Case, World, _heard, concat, evidence_of
+from specwire.case import PROMPTS, Case, World, concat, evidence_of, heard
 from specwire.errors import SpecwireError
 from specwire.log_check import check_log
 from specwire.logs import read_log
@@ -119,7 +119,7 @@ def log_of(case: Case, folder: Path) -> Path:
     """What the draft-input tap prints for a case, one line a prompt."""
     lines = []
     for prompt, ids in enumerate(PROMPTS):
-        states = concat(case, World(prompt, _heard(prompt, 2.5e-3)))
+        states = concat(case, World(prompt, heard(prompt, 2.5e-3)))
         five = [[float(f"{v:.6g}") for v in part[:5]] for part in states[0].view(-1, 32).tolist()]
         lines.append(
             f"[EAGLE3-DEBUG] site=draft-input rank=0 step={prompt} mode=EXTEND shape={list(states.shape)} "

@@ -14,11 +14,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specwire.capture import SCHEMA, open_capture
+from specwire.capture import open_capture
+from specwire.capture_write import write_event, write_prefill
 from specwire.context import Context, make_context
 from specwire.evidence import Evidence
 from specwire.gather import gather
-from specwire.golden import Noise, States, open_golden, write_golden
+from specwire.golden import Noise, open_golden
+from specwire.golden_write import States, write_golden
 from specwire.tensorfile import write_tensors
 
 if TYPE_CHECKING:
@@ -83,7 +85,7 @@ class World:
         """The trained concat of another prompt, as the engine computed it then."""
         import torch
 
-        return torch.cat([_heard(prompt, NOISE["float32"])[k] for k in TRAINED], dim=-1).to(like.dtype)
+        return torch.cat([heard(prompt, NOISE["float32"])[k] for k in TRAINED], dim=-1).to(like.dtype)
 
     def __getitem__(self, what: int | str) -> torch.Tensor:
         return self.states[what]
@@ -95,7 +97,7 @@ def evidence_of(case: Case, folder: Path) -> Evidence:
     write_case_golden(golden, case)
     for rank in range(case.ranks):
         for prompt, ids in enumerate(PROMPTS):
-            world = World(prompt, _heard(prompt, NOISE[case.dtype]))
+            world = World(prompt, heard(prompt, NOISE[case.dtype]))
             positions = case.positions(ids) if case.positions else range(len(ids))
             states = concat(case, world, rank)
             if case.draft_run is not None:
@@ -146,57 +148,6 @@ def concat(case: Case, world: World, rank: int = 0) -> torch.Tensor:
     return states if states.dtype in (torch.float16, torch.float64) else states.to(getattr(torch, case.dtype))
 
 
-def one_row(
-    row: int, change: Callable[[torch.Tensor], torch.Tensor]
-) -> Callable[[torch.Tensor, World], torch.Tensor]:
-    """An `alter` that changes one row of each prompt."""
-
-    def alter(states: torch.Tensor, world: World) -> torch.Tensor:
-        states = states.clone()
-        states[row] = change(states[row])
-        return states
-
-    return alter
-
-
-def one_slot(
-    slot: int, change: Callable[[torch.Tensor], torch.Tensor]
-) -> Callable[[torch.Tensor, World], torch.Tensor]:
-    """An `alter` that changes one slot."""
-
-    def alter(states: torch.Tensor, world: World) -> torch.Tensor:
-        states = states.clone()
-        states[:, slot * HIDDEN : (slot + 1) * HIDDEN] = change(
-            states[:, slot * HIDDEN : (slot + 1) * HIDDEN]
-        )
-        return states
-
-    return alter
-
-
-def rotated(states: torch.Tensor, world: World) -> torch.Tensor:
-    """The states in another orthonormal basis, the same in every slot."""
-    import torch
-
-    basis = torch.linalg.qr(
-        torch.randn(HIDDEN, HIDDEN, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
-    ).Q
-    return (states.double().view(len(states), -1, HIDDEN) @ basis).flatten(1).to(states.dtype)
-
-
-def stranger(seed: int, share: float = 1.0) -> Callable[[torch.Tensor, World], torch.Tensor]:
-    """An `alter` that puts another target's states in place of a share of these: 1 for a stranger, less for a
-    relative."""
-
-    def alter(states: torch.Tensor, world: World) -> torch.Tensor:
-        import torch
-
-        other = torch.cat([_states(seed)[world.prompt][k] for k in TRAINED], dim=-1)
-        return (1 - share) * states + share * other
-
-    return alter
-
-
 def write_case_golden(path: Path, case: Case) -> None:
     import torch
 
@@ -209,7 +160,7 @@ def write_case_golden(path: Path, case: Case) -> None:
             world["final_norm"].to(dtype),
             {k: world[f"residual.{k}"].to(dtype) for k in case.trained if k and case.residuals},
         )
-        for ids, world in zip(PROMPTS, _states(seed=0), strict=True)
+        for ids, world in zip(PROMPTS, states_of(seed=0), strict=True)
     ]
     noise = {case.dtype: {k: Noise(level, 1.3 * level, 0.0) for k in range(LAYERS + 1)}}
     write_golden(
@@ -224,64 +175,8 @@ def write_case_golden(path: Path, case: Case) -> None:
     )
 
 
-def write_prefill(
-    folder: Path,
-    rank: int,
-    ranks: int,
-    sequence: int,
-    ids: Sequence[int],
-    states: torch.Tensor,
-    id_shift: int = 1,
-    positions: Sequence[int] | None = None,
-) -> None:
-    """One draft-input event of a prefill of `ids`, as the engine's draft gets it: ids shifted left by one."""
-    import torch
-
-    write_event(
-        folder,
-        rank,
-        sequence,
-        "draft-input",
-        {
-            "hidden_states": states,
-            "token_ids": torch.tensor([*ids, 1][id_shift : id_shift + len(ids)]),
-            "positions": torch.tensor(list(range(len(ids)) if positions is None else positions)),
-            "extend_seq_lens": torch.tensor([len(ids)]),
-            "extend_prefix_lens": torch.tensor([0]),
-            "seq_lens": torch.tensor([len(ids)]),
-        },
-        world_size=ranks,
-    )
-
-
-def write_event(
-    folder: Path, rank: int, sequence: int, site: str, tensors: Mapping[str, torch.Tensor], **about: Any
-) -> None:
-    """One event of a capture directory."""
-    place = folder / f"rank{rank}"
-    place.mkdir(parents=True, exist_ok=True)
-    facts = {
-        "schema": SCHEMA,
-        "site": site,
-        "rank": rank,
-        "world_size": 1,
-        "step": sequence,
-        "mode": "EXTEND",
-        "graph": "eager",
-        "boundary": None,
-        "captured": None,
-        "note": None,
-        "pid": 1,
-        "model": None,
-        **about,
-    }
-    write_tensors(
-        place / f"{sequence:06d}.{site}.safetensors", tensors, {"specwire": json.dumps(facts, sort_keys=True)}
-    )
-
-
 @functools.cache
-def _heard(prompt: int, level: float) -> dict[int | str, torch.Tensor]:
+def heard(prompt: int, level: float) -> dict[int | str, torch.Tensor]:
     """A prompt's states as an engine computes them: as noisy as the golden says that its precision is."""
     import torch
 
@@ -289,12 +184,12 @@ def _heard(prompt: int, level: float) -> dict[int | str, torch.Tensor]:
     return {
         what: state
         + level * state.square().mean(-1, keepdim=True).sqrt() * torch.randn(state.shape, generator=random)
-        for what, state in _states(seed=0)[prompt].items()
+        for what, state in states_of(seed=0)[prompt].items()
     }
 
 
 @functools.cache
-def _states(seed: int) -> tuple[dict[int | str, torch.Tensor], ...]:
+def states_of(seed: int) -> tuple[dict[int | str, torch.Tensor], ...]:
     import torch
 
     random = torch.Generator().manual_seed(seed)

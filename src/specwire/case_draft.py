@@ -13,7 +13,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specwire.case import HIDDEN, TRAINED, VOCABULARY, write_event
+from specwire.capture_write import write_event
+from specwire.case import HIDDEN, TRAINED, VOCABULARY
 from specwire.draft_reference import Reference, Variant
 from specwire.model_files import checkpoint
 from specwire.tensorfile import write_tensors

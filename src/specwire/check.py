@@ -1,17 +1,16 @@
-"""From a golden and a capture to a verdict and the named causes: the JSON document of `check` and `verify`.
-"""
+"""From a golden and a capture to a verdict and the named causes: the JSON document of `check` and `verify`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
 from specwire.capture import open_capture
 from specwire.compare import between_repeats, one_thread
 from specwire.context import Context
+from specwire.document import distances, number, rows, slot_document
 from specwire.errors import FINDING, INCONCLUSIVE, OK
 from specwire.evidence import Cause, Evidence, NotSeen, Skipped
 from specwire.gather import gather
@@ -96,24 +95,24 @@ def report(evidence: Evidence, slots: list[Slot], facts: Facts) -> dict[str, Any
         "dtype": evidence.dtype if facts.concat_shape else None,
         "ranks": facts.ranks,
         "ranks_agree": facts.ranks_agree,
-        "rank_difference": _number(facts.rank_difference),
-        "repeat_difference": _number(facts.repeat_difference),
+        "rank_difference": number(facts.rank_difference),
+        "repeat_difference": number(facts.repeat_difference),
         "rows_compared": facts.rows,
-        "noise_floor": _number(facts.noise),
+        "noise_floor": number(facts.noise),
         "noise_source": facts.noise_source,
-        "slots": [_slot_document(slot) for slot in slots],
+        "slots": [slot_document(slot) for slot in slots],
         "target_sites": [
             {
                 "site": side.site,
                 "state": side.state,
                 "boundaries": list(side.boundaries),
-                "rel_l2": _number(side.rel_l2),
+                "rel_l2": number(side.rel_l2),
                 "rows": side.rows,
             }
             for side in target_sites(evidence)
         ],
-        "distances": _distances(evidence),
-        "rows": _rows(evidence),
+        "distances": distances(evidence),
+        "rows": rows(evidence),
         "causes": [
             {"id": cause.id, "confidence": cause.confidence, "evidence": cause.evidence, "fix": cause.fix}
             for cause in causes
@@ -211,65 +210,6 @@ def _target_side(evidence: Evidence, slots: list[Slot]) -> str:
     if slots and all(slot.state == "match" for slot in slots):
         return "exact" if evidence.columns is None else "agrees in what was printed"
     return "differs" if any(slot.state == "mismatch" for slot in slots) else "unknown"
-
-
-def _slot_document(slot: Slot) -> dict[str, Any]:
-    return {
-        "slot": slot.slot,
-        "expected_boundary": slot.expected,
-        "nearest_boundary": slot.nearest,
-        "rel_l2": _number(slot.rel_l2),
-        "nearest_rel_l2": _number(slot.nearest_rel_l2),
-        "cosine": _number(slot.cosine, 9),
-        "hs_first5": _numbers(slot.first5),
-        "golden_first5": _numbers(slot.golden5),
-        "state": slot.state,
-        "why": slot.why,
-        "tolerance": _number(slot.tolerance),
-        "rows": slot.rows,
-        "failed_rows": slot.failed_rows,
-        "worst_row": {"prompt": slot.worst[0], "position": slot.worst[1], "rel_l2": _number(slot.worst[2])}
-        if slot.worst
-        else None,
-    }
-
-
-def _distances(evidence: Evidence) -> dict[str, Any] | None:
-    """The median row's distance of every slot to every boundary, for the heatmap."""
-    if evidence.sample is None:
-        return None
-    medians = evidence.sample.distances.median(dim=-1).values.tolist()
-    return {
-        "boundaries": list(evidence.sample.boundaries),
-        "slots": [_numbers(row) for row in medians],
-        "rows": len(evidence.sample.places),
-    }
-
-
-def _rows(evidence: Evidence) -> dict[str, Any] | None:
-    """Each sampled row's error at the trained boundary of every slot, for the page's bars."""
-    if (
-        evidence.sample is None
-        or evidence.columns is not None
-        or evidence.slot_count != len(evidence.trained)
-    ):
-        return None
-    known = [k for k in evidence.trained if k in evidence.sample.boundaries]
-    if len(known) < len(evidence.trained):
-        return None
-    return {
-        "places": [list(place) for place in evidence.sample.places],
-        "errors": [_numbers(evidence.errors(slot, k)) for slot, k in enumerate(evidence.trained)],
-    }
-
-
-def _numbers(values: Any) -> list[float | None] | None:
-    return None if values is None else [_number(value) for value in values]
-
-
-def _number(value: float | None, digits: int = 6) -> float | None:
-    """Rounded for people; JSON knows neither NaN nor infinity."""
-    return float(f"{value:.{digits}g}") if value is not None and isfinite(value) else None
 
 
 def documented(module: Any) -> Mapping[str, str]:

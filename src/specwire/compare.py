@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from specwire.capture import Piece
+from specwire.align import Piece
 from specwire.errors import SpecwireError
 from specwire.golden import Golden
 
@@ -218,8 +218,7 @@ def _same_bytes(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """One core for torch: chunks are small, and threads that wait for each other cost more than they bring.
-    """
+    """One core for torch: chunks are small, and threads that wait for each other cost more than they bring."""
     import torch
 
     threads = torch.get_num_threads()

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from specwire.capture import Alignment, Capture, Event, Piece, knows
+from specwire.align import Alignment, Piece, knows
+from specwire.capture import Capture, Event
 from specwire.compare import Comparison
 from specwire.context import Context
-from specwire.golden import Golden, LogGolden
+from specwire.golden import Golden
+from specwire.log_golden import LogGolden
 from specwire.noise import Floor, floor
 
 if TYPE_CHECKING:

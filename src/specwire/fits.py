@@ -41,8 +41,7 @@ def part_of_stream(evidence: Evidence, slot: int, k: int) -> tuple[bool, str] | 
 
 
 def sum_over_ranks(evidence: Evidence, slot: int, k: int) -> tuple[bool, str] | None:
-    """How the ranks' rows of a slot add up to the golden's, and whether that is exact; None when they do not.
-    """
+    """How the ranks' rows of a slot add up to the golden's, and whether that is exact; None when they do not."""
     total, others = evidence.summed(slot), len(evidence.ranks) - 1
     if evidence.fits(total, k, slack=2):
         return True, "their sum is the golden's row"
@@ -84,7 +83,8 @@ def _norm_weight(before: torch.Tensor, after: torch.Tensor, bound: float) -> boo
 
 
 def rotated_basis(evidence: Evidence, slot: int) -> bool:
-    """Whether a slot's rows have the golden's sizes and inner products, and entries that are far from its own."""
+    """Whether a slot's rows have the golden's sizes and inner products, and entries that are far from its
+    own."""
     k = evidence.trained[slot]
     x, y, bound = evidence.captured(slot).double(), evidence.wanted(k).double(), evidence.floor(k).usual
     if len(x) < 4 or not x.isfinite().all() or min(relative(x, y)) < 0.3:
@@ -105,6 +105,7 @@ def repeated_rows(evidence: Evidence) -> list[tuple[int, int]]:
         (row, earlier)
         for row in range(len(places))
         for earlier in range(row)
-        if places[row][1] == places[earlier][1] and tokens[row] != tokens[earlier]
+        if places[row][1] == places[earlier][1]
+        and tokens[row] != tokens[earlier]
         and all(states[row].equal(states[earlier]) and states[row].any() for states in slots)
     ]

@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from specwire.capture import Capture, Event, Piece, align
+from specwire.align import Piece, align
+from specwire.capture import Capture, Event
 from specwire.compare import Comparison, compare, locate, matched_ranks
 from specwire.context import Context
 from specwire.evidence import Evidence, Sample
@@ -96,8 +97,7 @@ def _sample(
 
 
 def _choose(count: int, limit: int, comparison: Comparison | None) -> list[int]:
-    """At most `limit` of `count` rows, spread out; half of the room goes to the rows that are furthest off.
-    """
+    """At most `limit` of `count` rows, spread out; half of the room goes to the rows that are furthest off."""
     if count <= limit:
         return list(range(count))
     worst: list[int] = []

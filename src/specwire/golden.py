@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specwire.errors import SpecwireError
-from specwire.tensorfile import TensorFile, open_tensors, write_tensors
+from specwire.tensorfile import TensorFile, open_tensors
 
 if TYPE_CHECKING:
     import torch
@@ -89,27 +89,6 @@ class Golden:
         if not torch.isfinite(found.float()).all():
             raise SpecwireError(f"{what} in {self.path} holds NaN or infinity: build the golden again")
         return found
-
-
-@dataclass(frozen=True)
-class LogGolden:
-    """First five values of each slot as a log line shows them; `None` where a slot's are not known."""
-
-    path: Path
-    trained: tuple[int | None, ...]
-    slots: tuple[tuple[float, ...] | None, ...]
-    layers: int | None
-    hidden: int
-    dtype: str
-    concat_shape: tuple[int, int] | None
-    target: str
-    source: str
-    boundaries: tuple[int, ...] = ()
-    noise: Mapping[str, Mapping[int, Noise]] = field(default_factory=dict)
-
-    def has(self, what: str) -> bool:
-        """No tensor is known."""
-        return False
 
 
 def open_golden(path: Path | str) -> Golden:
@@ -256,107 +235,3 @@ def _by_prompt(places: Sequence[tuple[int, int]]) -> list[tuple[int, list[tuple[
             groups.append((place[0], []))
         groups[-1][1].append(place)
     return groups
-
-
-@dataclass(frozen=True)
-class States:
-    """What a reference computed for one prompt; every tensor is [n, hidden]."""
-
-    token_ids: Sequence[int]
-    boundaries: Mapping[int, torch.Tensor]
-    final_norm: torch.Tensor | None = None
-    residuals: Mapping[int, torch.Tensor] = field(default_factory=dict)
-
-
-def write_golden(
-    path: Path | str,
-    prompts: Sequence[States],
-    *,
-    trained: Sequence[int],
-    layers: int,
-    dtype: str,
-    target: str,
-    source: str,
-    noise: Mapping[str, Mapping[int, Noise]] | None = None,
-    extra: Mapping[str, str] | None = None,
-) -> None:
-    """Write a golden file; the same input gives the same bytes. Written beside `path` and moved into place.
-    """
-    import torch
-
-    tensors: dict[str, torch.Tensor] = {}
-    for number, states in enumerate(prompts):
-        prefix = f"prompt.{number}." if number else ""
-        tensors[prefix + "token_ids"] = torch.tensor(list(states.token_ids), dtype=torch.int64)
-        tensors |= {f"{prefix}boundary.{k}": states.boundaries[k] for k in sorted(states.boundaries)}
-        if states.final_norm is not None:
-            tensors[prefix + "final_norm"] = states.final_norm
-        tensors |= {f"{prefix}residual.{k}": states.residuals[k] for k in sorted(states.residuals)}
-    metadata = {
-        "schema": SCHEMA,
-        "trained_boundaries": json.dumps(list(trained)),
-        "num_layers": str(layers),
-        "hidden_size": str(next(iter(prompts[0].boundaries.values())).shape[1]),
-        "dtype": dtype,
-        "target": target,
-        "source": source,
-        **(extra or {}),
-    }
-    if noise:
-        metadata["noise"] = json.dumps(
-            {
-                name: {str(k): [one.median, one.worst, one.stray] for k, one in sorted(table.items())}
-                for name, table in sorted(noise.items())
-            }
-        )
-    write_tensors(path, tensors, metadata)
-
-
-def is_log_golden(path: Path | str) -> bool:
-    """Whether the file is JSON (a log golden) rather than safetensors; it is judged by its first bytes."""
-    try:
-        with open(path, "rb") as file:
-            start = file.read(64).lstrip()
-    except OSError as error:
-        raise SpecwireError(f"cannot read {path}: {error.strerror or error}") from error
-    return start.startswith(b"{")
-
-
-def open_log_golden(path: Path | str) -> LogGolden:
-    """Check a log golden; SpecwireError names the first thing that is wrong."""
-    path = Path(path)
-    try:
-        document = json.loads(path.read_text("utf-8"))
-        if document.get("schema") != SCHEMA or document.get("kind") != "log":
-            raise SpecwireError(
-                f"{path} is no log golden: schema {document.get('schema')!r}, kind {document.get('kind')!r}"
-            )
-        slots = tuple(
-            None if values is None else tuple(float(value) for value in values)
-            for values in document["slots"]
-        )
-        trained = tuple(document.get("trained_boundaries") or [None] * len(slots))
-        shape = document.get("concat_shape")
-        golden = LogGolden(
-            path,
-            trained,
-            slots,
-            document.get("num_layers"),
-            int(document["hidden_size"]),
-            str(document["dtype"]),
-            (int(shape[0]), int(shape[1])) if shape else None,
-            str(document.get("target", "")),
-            str(document.get("source", "")),
-        )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
-        raise SpecwireError(f"{path} is no log golden: {type(error).__name__}: {error}") from error
-    known = [values for values in slots if values is not None]
-    if (
-        not known
-        or len(trained) != len(slots)
-        or not all(len(v) == 5 and all(map(math.isfinite, v)) for v in known)
-    ):
-        raise SpecwireError(
-            f"{path} must give five finite values for at least one slot, and one trained boundary per slot"
-        )
-    return golden

@@ -70,14 +70,14 @@ def _head(document: dict[str, Any]) -> str:
         "compared": f"{document['compared']}, {document['rows_compared']} rows at {document['site']}",
         "target side": document["target_side"],
         "concat": f"{document['concat_shape']} {document['dtype'] or ''}, golden "
-                  f"{document['golden_concat_shape']}",
+        f"{document['golden_concat_shape']}",
         "ranks": f"{document['ranks']} ({agree})" if document["ranks"] > 1 else str(document["ranks"]),
         "noise floor": f"{_short(document['noise_floor'])}, {document['noise_source']}",
     }
     rows = "".join(f"<dt>{name}</dt><dd>{escape(str(value))}</dd>" for name, value in facts.items())
     why = "".join(f"<li>{escape(reason)}</li>" for reason in document["why"])
     return (
-        '<h1>specwire check: <span '
+        "<h1>specwire check: <span "
         f'class="{document["verdict"]}">{document["verdict"]}</span></h1><dl>{rows}</dl>'
         + (f"<p>No verdict, because:</p><ul>{why}</ul>" if why else "")
     )
@@ -88,7 +88,7 @@ def _causes(document: dict[str, Any]) -> str:
         return "<h2>Causes</h2><p>None found.</p>"
     blocks = "".join(
         f'<div class="cause {cause["confidence"]}"><p><b>{number}. {escape(cause["id"])}</b> '
-        f'({cause["confidence"]})</p>'
+        f"({cause['confidence']})</p>"
         f"<p>{escape(cause['evidence'])}</p><p><b>Fix:</b> {escape(cause['fix'])}</p></div>"
         for number, cause in enumerate(document["causes"], 1)
     )
@@ -117,14 +117,14 @@ def _slots(document: dict[str, Any]) -> str:
             "<tr>"
             + "".join(f"<td>{'-' if cell is None else escape(str(cell))}</td>" for cell in cells)
             + '<td class="mono '
-              f'text">{escape(_five(slot["hs_first5"]))}<br>{escape(_five(slot["golden_first5"]))}</td>'
+            f'text">{escape(_five(slot["hs_first5"]))}<br>{escape(_five(slot["golden_first5"]))}</td>'
             + f'<td class="text {slot["state"]}">{slot["state"]}</td></tr>'
         )
     return (
         '<h2>Slots</h2><div class="scroll"><table><tr>'
         + head
         + '<th class="text">first five: captured, golden</th><th '
-          f'class="text">state</th></tr>{body}</table></div>'
+        f'class="text">state</th></tr>{body}</table></div>'
     )
 
 
@@ -206,7 +206,7 @@ def _rows(document: dict[str, Any]) -> str:
         width = 60 + count * step
         blocks.append(
             f'<svg viewBox="0 0 {width:.0f} 76" width="{width:.0f}"><text x="0" y="44">slot '
-            f'{slot}</text>{"".join(bars)}{rule}</svg><br>'
+            f"{slot}</text>{''.join(bars)}{rule}</svg><br>"
         )
     return (
         "<h2>Error of each token</h2><p>Relative L2 to the trained boundary, logarithmic, in the order of "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from specwire.capture import Piece, gaps
+from specwire.align import Piece, gaps
 
 if TYPE_CHECKING:
     from specwire.evidence import Evidence

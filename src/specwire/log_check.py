@@ -11,8 +11,9 @@ from specwire.capture import PREFILL
 from specwire.check import Facts, report
 from specwire.context import Context
 from specwire.evidence import Evidence, Sample
-from specwire.golden import Golden, LogGolden, is_log_golden, open_golden, open_log_golden
+from specwire.golden import Golden, open_golden
 from specwire.judge import Slot
+from specwire.log_golden import LogGolden, is_log_golden, open_log_golden
 from specwire.logs import Line, printed_to, read_log
 from specwire.noise import MARGIN, ROUNDOFF
 
@@ -273,8 +274,7 @@ def _rms(row: Sequence[float]) -> float:
 
 
 def _sample(golden: Golden, placed: Sequence[tuple[Line, tuple[int, int]]], slots: int) -> Sample:
-    """The printed values as a sample five columns wide; distances are in units of the golden row's own size.
-    """
+    """The printed values as a sample five columns wide; distances are in units of the golden row's own size."""
     import torch
 
     where = tuple(place for _, place in placed)

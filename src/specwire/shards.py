@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from specwire.capture import Event, knows
+from specwire.align import knows
+from specwire.capture import Event
 from specwire.evidence import Evidence, relative
 
 if TYPE_CHECKING:

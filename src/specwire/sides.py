@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from specwire.capture import Event, Piece, align
+from specwire.align import Piece, align
+from specwire.capture import Event
 from specwire.evidence import Evidence, relative
 from specwire.noise import floor
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from specwire import __version__
 from specwire.errors import SpecwireError
-from specwire.golden import States, check_token_ids, write_golden
+from specwire.golden import check_token_ids
+from specwire.golden_write import States, write_golden
 from specwire.goldens.records import Record, read_records
 from specwire.model_files import read_config, target_name, text_config
 
@@ -64,7 +65,7 @@ def import_golden(
         dtype=dtype,
         target=target_name(target),
         source=f"imported from {path.name} ({len(records)} records), ids read as {how}; specwire "
-               f"{__version__} golden import",
+        f"{__version__} golden import",
         extra={
             "vocab_size": str(vocabulary),
             "id_convention": how,
