@@ -69,7 +69,7 @@ class Event:
 
     @cached_property
     def requests(self) -> list[tuple[int, int, int | None]]:
-        """The requests of the batch as (first row, rows, tokens cached before them or None if not recorded)."""
+        """The batch's requests: (first row, rows, tokens cached before them, None if not recorded)."""
         lengths, prefixes = self._integers("extend_seq_lens"), self._integers("extend_prefix_lens")
         if lengths:
             known = prefixes if prefixes and len(prefixes) == len(lengths) else [None] * len(lengths)
@@ -115,7 +115,7 @@ class Capture:
 
 
 def open_capture(path: Path | str) -> Capture:
-    """Read the headers of all events; SpecwireError when the directory holds none, or a file is no capture."""
+    """Read the headers of all events; SpecwireError when there are none, or a file is no capture."""
     path = Path(path)
     if not path.is_dir():
         raise SpecwireError(

@@ -1,4 +1,4 @@
-"""From a golden and a capture to a verdict and the named causes: the JSON document of `check` and `verify`."""
+"""From a golden and a capture to a verdict and named causes: the JSON of `check` and `verify`."""
 
 from __future__ import annotations
 

@@ -218,7 +218,7 @@ def _same_bytes(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """One core for torch: chunks are small, and threads that wait for each other cost more than they bring."""
+    """One core for torch: chunks are small, and threads waiting for each other cost more than they bring."""
     import torch
 
     threads = torch.get_num_threads()

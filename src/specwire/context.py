@@ -75,7 +75,7 @@ class Context:
 
     @cached_property
     def static(self) -> dict[str, Check]:
-        """What preflight finds wrong without a run, by id; nothing unless target, draft and tree are known."""
+        """What preflight finds wrong without a run, by id; it needs target, draft and tree."""
         if not (self.tree and self.target_dir and self.draft_dir):
             return {}
         return static_faults(self.tree, self.target_dir, self.draft_dir)

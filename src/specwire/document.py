@@ -1,4 +1,4 @@
-"""The parts of `check`'s JSON document that hold numbers: rounded for people, and None where JSON has no number."""
+"""The parts of `check`'s JSON document that hold numbers: rounded, and None where JSON has no number."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ class DraftSide:
 
     @property
     def layer_run(self) -> str | None:
-        """How the engine ran the layer: "as configured", another way, or None when no way gives its output."""
+        """How the engine ran the layer: "as configured", another way, or None when no way fits."""
         event = self._with("last")[0].last
         return self._explain(self.layer_errors, event.dtype, 4 * event.width)
 

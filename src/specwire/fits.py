@@ -41,7 +41,7 @@ def part_of_stream(evidence: Evidence, slot: int, k: int) -> tuple[bool, str] | 
 
 
 def sum_over_ranks(evidence: Evidence, slot: int, k: int) -> tuple[bool, str] | None:
-    """How the ranks' rows of a slot add up to the golden's, and whether that is exact; None when they do not."""
+    """How the ranks' rows of a slot add up to the golden's, and whether exactly; None when they do not."""
     total, others = evidence.summed(slot), len(evidence.ranks) - 1
     if evidence.fits(total, k, slack=2):
         return True, "their sum is the golden's row"

@@ -97,7 +97,7 @@ def _sample(
 
 
 def _choose(count: int, limit: int, comparison: Comparison | None) -> list[int]:
-    """At most `limit` of `count` rows, spread out; half of the room goes to the rows that are furthest off."""
+    """At most `limit` of `count` rows, spread out; half of the room goes to those that are furthest off."""
     if count <= limit:
         return list(range(count))
     worst: list[int] = []

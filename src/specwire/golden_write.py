@@ -37,7 +37,7 @@ def write_golden(
     noise: Mapping[str, Mapping[int, Noise]] | None = None,
     extra: Mapping[str, str] | None = None,
 ) -> None:
-    """Write a golden file; the same input gives the same bytes. Written beside `path` and moved into place."""
+    """Write a golden file; the same input gives the same bytes. Replaces `path` in one step."""
     import torch
 
     tensors: dict[str, torch.Tensor] = {}

@@ -274,7 +274,7 @@ def _rms(row: Sequence[float]) -> float:
 
 
 def _sample(golden: Golden, placed: Sequence[tuple[Line, tuple[int, int]]], slots: int) -> Sample:
-    """The printed values as a sample five columns wide; distances are in units of the golden row's own size."""
+    """The printed values as a sample five columns wide; distances are in units of the golden row's size."""
     import torch
 
     where = tuple(place for _, place in placed)

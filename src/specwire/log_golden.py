@@ -1,4 +1,4 @@
-"""Log goldens: small JSON files that know only the first five values of each slot, for comparing with a log."""
+"""Log goldens: small JSON files with the first five values of each slot, for comparing with a log."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class TensorFile:
     def rows(
         self, name: str, first: int = 0, count: int | None = None, into: bytearray | None = None
     ) -> torch.Tensor:
-        """Rows `first` to `first + count` of a tensor; `into`, when it is large enough, is used and shared."""
+        """Rows `first` to `first + count` of a tensor; `into`, if it is large enough, is used and shared."""
         import torch
 
         entry = self.entry(name)
@@ -118,7 +118,7 @@ class TensorFile:
 
 
 def open_tensors(path: Path | str) -> TensorFile:
-    """Open a safetensors file; SpecwireError, with one sentence, when its header is not exactly well formed."""
+    """Open a safetensors file; SpecwireError, with one sentence, when its header is not well formed."""
     path = Path(path)
     metadata, tensors = read_header(path)
     return TensorFile(path, metadata, tensors)
@@ -136,7 +136,7 @@ def _runs(indices: list[int]) -> Iterable[tuple[int, int]]:
 
 
 def write_tensors(path: Path | str, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str]) -> None:
-    """Write `tensors` in the order given; the same input gives the same bytes. Replaces `path` in one step."""
+    """Write `tensors` in this order; the same input gives the same bytes. Replaces `path` in one step."""
     path = Path(path)
     header: dict[str, Any] = {"__metadata__": dict(sorted(metadata.items()))}
     end = 0
