@@ -44,6 +44,10 @@ class Handler(BaseHTTPRequestHandler):
         global requests
         requests += 1
         if fake == "error-500":
+            sys.stderr.write(
+                'Traceback (most recent call last):\n  File "x.py", line 1, in f\nMemoryError: no block left\n'
+            )
+            sys.stderr.flush()
             self.answer(500, {"error": "CUDA out of memory, says the fake"})
             return
         self.send_response(200)

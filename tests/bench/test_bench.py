@@ -66,11 +66,11 @@ def test_times_are_those_of_the_server(fake_tree, models):
     "fake, stage, why",
     [
         ("no-boot", "boot", "ValueError: the fake does not like its arguments"),
-        ("silent-boot", "boot", "hangs: its log has said nothing for 2 s"),
-        ("never-ready", "boot", "not ready within 3 s"),
+        ("silent-boot", "boot", "hangs: its log has said nothing for 10 s"),
+        ("never-ready", "boot", "not ready within 12 s"),
         ("error-500", "warm-up", 'HTTP 500 from /generate: {"error": "CUDA out of memory, says the fake"}'),
         ("error-event", "load", "the fake aborts"),
-        ("hangs", "load", "hangs: silent for 2 s"),
+        ("hangs", "load", "hangs: silent for 5 s"),
         ("dies", "load", "the server died: RuntimeError: the fake ran out of memory"),
         ("short", "warm-up", "ended after 5 of 16 tokens"),
     ],
@@ -78,11 +78,11 @@ def test_times_are_those_of_the_server(fake_tree, models):
 def test_a_failing_server_is_that_points_result(fake_tree, models, fake, stage, why):
     patience = [
         "--boot-timeout",
-        "3" if fake == "never-ready" else "60",
+        "12" if fake == "never-ready" else "60",
         "--silent-log",
-        "2" if fake == "silent-boot" else "60",
+        "10" if fake == "silent-boot" else "60",
         "--silence",
-        "2",
+        "5",
     ]
     done = bench(fake_tree, models, *patience, "--concurrency", "2", env={"FAKE_DRAFT_FAILS": fake}.items())
     assert done.returncode == 2
@@ -91,6 +91,8 @@ def test_a_failing_server_is_that_points_result(fake_tree, models, fake, stage, 
     error = found["draft"]["error"]
     assert error["stage"] == stage and why in error["why"] and os.path.basename(error["log"]) == "server.log"
     assert json.loads(done.stdout)["comparisons"] == []
+    if fake == "error-500":
+        assert error["last_error"] == "MemoryError: no block left"
 
 
 def test_what_was_measured_before_a_death_is_kept(fake_tree, models):

@@ -19,11 +19,43 @@ def benched(tmp_path_factory):
     """In float32, where greedy answers with and without speculation are the same."""
     place = tmp_path_factory.mktemp("benched")
     for kind in ("accepted", "random"):
-        make = [sys.executable, ROOT / "fixtures" / "make.py", "llama", place / kind, "--draft", kind, "--dtype", "float32"]
+        make = [
+            sys.executable,
+            ROOT / "fixtures" / "make.py",
+            "llama",
+            place / kind,
+            "--draft",
+            kind,
+            "--dtype",
+            "float32",
+        ]
         subprocess.run(make, check=True, capture_output=True)
     drafts = [word for kind in ("accepted", "random") for word in ("--draft", place / kind / "draft")]
-    command = ["bench", "installed", "--target", place / "accepted" / "target", *drafts, "--device", "cpu", "--out", place / "out"]
-    load = ["--steps", "3", "--prompt-length", "32", "--new-tokens", "48", "--repeats", "3", "--silent-log", "3600", "--boot-timeout", "3600"]
+    command = [
+        "bench",
+        "installed",
+        "--target",
+        place / "accepted" / "target",
+        *drafts,
+        "--device",
+        "cpu",
+        "--out",
+        place / "out",
+    ]
+    load = [
+        "--steps",
+        "3",
+        "--prompt-length",
+        "32",
+        "--new-tokens",
+        "48",
+        "--repeats",
+        "3",
+        "--silent-log",
+        "3600",
+        "--boot-timeout",
+        "3600",
+    ]
     done = subprocess.run([*SPECWIRE, *map(str, [*command, *load])], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
     return place / "out", json.loads((place / "out" / "bench.json").read_text())

@@ -1,5 +1,6 @@
 """The report: plain about what was found, the same in both forms, safe and whole by itself."""
 
+import html
 import json
 import re
 import subprocess
@@ -73,6 +74,7 @@ def point(name, *rates, draft=None, profile=None):
         "where": {},
         "state": "ok",
         "error": None,
+        "warnings": ["mind this"] if draft else [],
         "loads": [load],
         "launch": f"launch {name}",
     }
@@ -82,7 +84,7 @@ def failed(name):
     return {
         **point(name),
         "state": "failed",
-        "error": {"stage": "boot", "why": "out of memory", "log": "/log"},
+        "error": {"stage": "boot", "why": "out of memory", "log": "/log", "last_error": "the log says so"},
         "loads": [],
     }
 
@@ -147,7 +149,12 @@ def test_sweep_names_setting_and_launch_line():
     for text in both(
         sweep(point("base", 100, 101, 99), point("steps=2", 130, 131, 129, draft="d"), failed("steps=5"))
     ):
-        assert "launch steps=2" in text and "out of memory" in text and "/log" in text
+        assert (
+            "launch steps=2" in text
+            and "out of memory; the log's last error: the log says so" in html.unescape(text)
+            and "/log" in text
+        )
+        assert "steps=2: mind this" in text
     for text in both(sweep(point("base", 100, 101, 99), point("steps=2", 70, 71, 69, draft="d"))):
         assert "Speculation does not pay here" in text and "launch base" in text
     for text in both(sweep(failed("base"), point("steps=2", 70, 71, 69, draft="d"))):
@@ -207,7 +214,12 @@ def test_names_from_outside_stay_text(name, why):
     )
     parser = Outside()
     parser.feed(whole)
-    assert not parser.open and not parser.reaches and "url(" not in whole and not re.search(r"(?<!\\)<", re.sub(r"(?ms)^(`{3,})$.*?^\1$", "", text))
+    assert (
+        not parser.open
+        and not parser.reaches
+        and "url(" not in whole
+        and not re.search(r"(?<!\\)<", re.sub(r"(?ms)^(`{3,})$.*?^\1$", "", text))
+    )
     rows = [line for line in text.splitlines() if line.startswith("|")]
     heads = [number for number, row in enumerate(rows) if row.startswith("| ---")]
     for number in heads:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +25,7 @@ from specwire.bench.server import (
     running,
     server_info,
 )
+from specwire.engine.log import last_error
 from specwire.errors import SpecwireError
 from specwire.profile import read_profile, summarise
 
@@ -106,13 +107,10 @@ def measure(
             patience = stand.patience if stand else Patience()
             _loaded(server, workload, patience, say, enough, record["loads"])
     except ServerFailed as failed:
-        record |= {
-            "state": "failed",
-            "error": {"stage": failed.stage, "why": failed.why, "log": str(failed.log) if failed.log else None},
-        }
+        record |= {"state": "failed", "error": _told(failed)}
     if stand and stand.profiled and setting.url is None:
         _add_profile(record, folder / "profile")
-    return record
+    return record | {"warnings": list(_warnings(record))}
 
 
 def _plan(stand: Stand, setting: Setting, workload: Workload, folder: Path) -> Plan:
@@ -146,6 +144,23 @@ def _how(plan: Plan | None, setting: Setting) -> dict[str, Any]:
     }
 
 
+def _told(failed: ServerFailed) -> dict[str, Any]:
+    log = failed.log if failed.log and failed.log.exists() else None
+    said = last_error(log.read_text("utf-8", "replace")) if log else None
+    return {"stage": failed.stage, "why": failed.why, "log": str(log) if log else None, "last_error": said}
+
+
+def _warnings(record: Mapping[str, Any]) -> Iterator[str]:
+    """What a reader of the figures has to know."""
+    runs = [run for load in record["loads"] for run in load["runs"]]
+    if record["draft"] and runs and not any(run["acceptance"] for run in runs):
+        yield "the engine reports no speculation, although a draft was named"
+    if not all(run["flushed"] for run in runs):
+        yield "the engine did not forget cached prefixes before every run: later runs may have done less work"
+    if "profile_missing" in record:
+        yield record["profile_missing"]
+
+
 def _engine(server: Server) -> dict[str, Any]:
     """Of what the server says of itself, what a result should keep."""
     info = server_info(server.address)
@@ -176,9 +191,9 @@ def _loaded(
         loads.append(record)
         for repeat in range(workload.repeats):
             say(f"{load}, run {repeat + 1} of {workload.repeats}")
-            flush_cache(server.address)
+            flushed = flush_cache(server.address)
             answers = _send(server, workload.prompts[:count], load, workload.seed + repeat, patience, "load")
-            record["runs"].append(figures(answers))
+            record["runs"].append({**figures(answers), "flushed": flushed})
             record["server_length"] = _server_length(server)
             if enough(record["runs"]):
                 record["stopped_early"] = repeat + 1 < workload.repeats

@@ -13,10 +13,7 @@ def bench_text(document: Mapping[str, Any]) -> str:
     lines = []
     for number in range(max((len(point["loads"]) for point in document["points"]), default=0)):
         lines += [*_load_table(document["points"], number), ""]
-    for point in document["points"]:
-        if point["state"] != "ok":
-            lines.append(f"{point['name']}: FAILED at {point['error']['stage']}: {point['error']['why']}")
-            lines += [f"  log: {point['error']['log']}"] if point["error"]["log"] else []
+    lines += [*_troubles(document["points"])]
     lines += [*_verdicts(document["comparisons"])]
     for point in document["points"]:
         for load in point["loads"]:
@@ -27,6 +24,20 @@ def bench_text(document: Mapping[str, Any]) -> str:
                     *profile_lines(profile),
                 ]
     return "\n".join(lines).strip()
+
+
+def _troubles(points: Sequence[Mapping[str, Any]]) -> Iterable[str]:
+    for point in points:
+        if error := point["error"]:
+            yield f"{point['name']}: FAILED at {error['stage']}: {failure_words(error)}"
+            yield from [f"  log: {error['log']}"] if error["log"] else []
+        yield from (f"  note: {point['name']}: {warning}" for warning in point["warnings"])
+
+
+def failure_words(error: Mapping[str, Any]) -> str:
+    """Why, and the log's last error where that does not say it already."""
+    last = error["last_error"]
+    return error["why"] if not last or last in error["why"] else f"{error['why']}; the log's last error: {last}"
 
 
 def load_words(load: Mapping[str, Any]) -> str:
@@ -136,11 +147,7 @@ def sweep_text(document: Mapping[str, Any]) -> str:
     for left_out in document["left_out"]:
         where = " ".join(f"{name}={value}" for name, value in left_out["where"].items())
         lines.append(f"left out: {where}: {left_out['why']}")
-    for point in document["points"]:
-        if point["state"] != "ok":
-            lines.append(
-                f"FAILED {point['name']} at {point['error']['stage']}: {point['error']['why']}; log: {point['error']['log']}"
-            )
+    lines += [*_troubles(document["points"])]
     if not document["complete"]:
         lines.append(f"not complete: {len(document['points'])} points so far")
     return "\n".join([*lines, "", *best_lines(document["best"])])

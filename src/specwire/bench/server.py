@@ -187,12 +187,12 @@ def _await_ready(process, plan: Plan, patience: Patience, say, begun: float) -> 
                 )
             if now - begun > patience.boot:
                 raise ServerFailed(
-                    "boot", f"the server was not ready within {patience.boot:g} s; {_said(plan.log)}", plan.log
+                    "boot", f"the server was not ready within {patience.boot:g} s; {_last_words(plan.log)}", plan.log
                 )
             if now - changed > patience.silent_log:
                 raise ServerFailed(
                     "boot",
-                    f"the server hangs: its log has said nothing for {patience.silent_log:g} s; {_said(plan.log)}",
+                    f"the server hangs: its log has said nothing for {patience.silent_log:g} s; {_last_words(plan.log)}",
                     plan.log,
                 )
             if _listens(plan.address) and _healthy(plan.address):
@@ -222,7 +222,6 @@ def _last_error(log: Path | None) -> str | None:
     return last_error(log.read_text("utf-8", "replace")) if log else None
 
 
-def _said(log: Path) -> str:
-    error = _last_error(log)
+def _last_words(log: Path) -> str:
     lines = [line for line in log.read_text("utf-8", "replace").splitlines() if line.strip()]
-    return f"its last error: {error}" if error else f"its last words: {lines[-1][:300] if lines else 'none'}"
+    return f"its last words: {lines[-1][:300] if lines else 'none'}"

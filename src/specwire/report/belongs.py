@@ -6,7 +6,8 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from specwire.report.blocks import Block, Code, Heading, Table
+from specwire.bench.render import failure_words
+from specwire.report.blocks import Block, Code, Heading, Table, Text
 
 _OF_VERIFY = ("tree", "version", "target", "draft", "golden", "device")
 
@@ -16,10 +17,15 @@ def failures(documents: Sequence[Mapping[str, Any]]) -> Iterator[Block]:
     if failed:
         yield Heading("What failed")
         rows = [
-            [each["name"], each["error"]["stage"], each["error"]["why"], each["error"]["log"] or "-"]
+            [each["name"], each["error"]["stage"], failure_words(each["error"]), each["error"]["log"] or "-"]
             for each in failed
         ]
         yield Table(["point", "at", "why", "log"], rows, frozenset(range(4)))
+
+
+def warnings(documents: Sequence[Mapping[str, Any]]) -> Iterator[Block]:
+    for point in (point for document in documents for point in document["points"]):
+        yield from (Text(f"Note: {point['name']}: {warning}", "unsure") for warning in point["warnings"])
 
 
 def provenance(documents: Sequence[Mapping[str, Any]]) -> Iterator[Block]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from specwire.bench.render import best_lines, sentence
-from specwire.report.belongs import failures, provenance
+from specwire.report.belongs import failures, provenance, warnings
 from specwire.report.blocks import Block, Code, Heading, Table, Text
 from specwire.report.speed import TONES, acceptance, speed, swept, time
 
@@ -29,6 +29,7 @@ def contents(documents: Sequence[Mapping[str, Any]]) -> list[Block]:
         *(block for each in verifies for block in _wiring(each)),
         *(block for each in benches for block in (*speed(each), *time(each["points"]), *acceptance(each["points"]))),
         *(block for each in sweeps for block in (*swept(each), *_winner(each))),
+        *warnings([*benches, *sweeps]),
         *failures([*benches, *sweeps]),
         *provenance(documents),
     ]
