@@ -445,9 +445,12 @@ def test_bfloat16_is_summed_in_float32():
 
 
 def test_an_operation_that_is_not_covered_says_its_name_when_called():
-    operation = sgl_kernel.some_cuda_kernel
-    with pytest.raises(NotImplementedError, match="sgl_kernel.some_cuda_kernel"):
-        operation(1, key=2)
+    from sgl_kernel import some_cuda_kernel
+    from sgl_kernel.kvcacheio import transfer_kv_all_layer
+
+    for operation in (some_cuda_kernel, transfer_kv_all_layer):
+        with pytest.raises(NotImplementedError, match=f"sgl_kernel.{operation.__name__} "):
+            operation(1, key=2)
 
 
 def test_a_scaled_cache_and_cross_attention_are_refused():

@@ -45,15 +45,19 @@ torch.ops.sgl_kernel.extend_attention_cpu = extend_attention_cpu
 torch.ops.sgl_kernel.decode_attention_cpu = decode_attention_cpu
 
 
-def __getattr__(name: str):
+def not_covered(name: str):
+    """An operation that can be imported by `name`, and says so when it is called."""
     if name.startswith("__"):
         raise AttributeError(name)
 
-    def not_covered(*args, **kwargs):
+    def operation(*args, **kwargs):
         raise NotImplementedError(
             f"sgl_kernel.{name} has no reference operation for the CPU: this stand-in covers the path "
             "that EAGLE-3 takes. Run on a GPU, or choose engine arguments that avoid it."
         )
 
-    not_covered.__name__ = not_covered.__qualname__ = name
-    return not_covered
+    operation.__name__ = operation.__qualname__ = name
+    return operation
+
+
+__getattr__ = not_covered
