@@ -10,10 +10,9 @@ def find(source, sites):
         elif isinstance(draft, sites.UnknownDraft):
             yield Unrecognised(draft.function.qualname, draft.why)
         else:
-            model, batch = sites.model_argument(draft.function), sites.batch_arguments(draft.known)
-            yield Tap(
-                draft.known, draft.known_where, f"draft_input({model}, {draft.states}, {draft.embeds}{batch})"
-            )
+            place, where = draft.known, draft.known_where
+            model, batch = sites.model_argument(draft.function), sites.batch_arguments(place, where=where)
+            yield Tap(place, where, f"draft_input({model}, {draft.states}, {draft.embeds}{batch})")
 
 
 PROBE = Probe(

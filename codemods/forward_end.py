@@ -11,7 +11,7 @@ def find(source, sites):
                 yield found
                 continue
             place, hidden = found
-            model, batch = sites.model_argument(loop.function), sites.batch_arguments(place, loop)
+            model, batch = sites.model_argument(loop.function), sites.batch_arguments(place, loop, "before")
             collected = sites.reading(place, "before", loop.collected)
             yield Tap(place, "before", f"forward_end({model}, {hidden}, {collected}{batch})")
     yield from rest

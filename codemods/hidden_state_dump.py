@@ -12,7 +12,7 @@ def find(source, sites):
             continue
         model = sites.model_argument(loop.function)
         for place, where, index in ((loop.step, "before", loop.index), (loop.whole, "after", "None")):
-            batch = sites.batch_arguments(place, loop)
+            batch = sites.batch_arguments(place, loop, where)
             yield Tap(place, where, f"boundary({model}, {index}, {stream.hidden}{stream.rest}{batch})")
     yield from rest
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from specwire import streams
-from specwire.bindings import bound_after, readable, reading
+from specwire.bindings import readable, reading
 from specwire.drafts import NoDraft, UnknownDraft, drafts
 from specwire.growth import branch_test
 from specwire.lineage import elsewhere
@@ -120,12 +120,12 @@ def _by(function: Function) -> str:
     return " and ".join(others)
 
 
-def batch_arguments(place: Place, loop: CaptureLoop | None = None) -> str:
+def batch_arguments(place: Place, loop: CaptureLoop | None = None, where: str = "after") -> str:
     """`, input_ids=…, positions=…, forward_batch=…` for those that the function surely has at the place.
 
     With `loop`, also whether its ids name the layers before the boundaries.
     """
-    known = [name for name in ("input_ids", "positions", "forward_batch") if bound_after(place, name)]
+    known = [name for name in ("input_ids", "positions", "forward_batch") if readable(place, where, name)]
     return "".join(f", {name}={name}" for name in known) + (
         ", after=True" if loop is not None and loop.after else ""
     )
