@@ -39,6 +39,8 @@ def readable(place: Place, where: str, name: str) -> bool:
 
     Sure are: parameters, what every way there binds, and what the statement itself reads at once.
     """
+    if where == "after" and _unbinds(place.function, place.statement, name):
+        return bound_after(place, name)
     bound = bound_after(place, name) if where == "after" else bound_before(place, name)
     return bound or name in _surely_read(_head(place.statement))
 
