@@ -16,6 +16,8 @@ def check(evidence: Evidence) -> Cause | None:
     flag = (evidence.context.algorithm or "").upper()
     if slots == 1 or evidence.slot_count != 1 or flag == "EAGLE3" or told_in_vain(evidence):
         return None
+    if evidence.context.aux_off and flag not in ("EAGLE", "NEXTN"):
+        return None  # the draft's own config asks for the final states
     final = evidence.sample is not None and is_final(evidence, 0)
     if evidence.sample and set(evidence.found) & set(evidence.trained) and not flag:
         return None  # one of the slots, alone: slot-count

@@ -35,6 +35,10 @@ CAUGHT = [
         "ids that are not read", slots=(2, 6, 9),
         context={"draft": {"eagle_aux_hidden_state_layer_ids": [4, 8, 11]}},
     ),
+    Case(
+        "ids that make no difference", slots=(2, 6, 9),
+        context={"draft": {"eagle_aux_hidden_state_layer_ids": [3, 7, 10]}, "rule": lambda ids: [2, 6, 9]},
+    ),
 ]
 CLEAN = [
     Case("as trained"),

@@ -7,12 +7,17 @@ Fix: one dtype for both models and for every buffer between them.
 
 from specwire.case import Case
 from specwire.evidence import Cause, Evidence
+from specwire.hints import static_cause
 
 EIGHT = ("float8_e4m3fn", "float8_e5m2")
 NARROWER = {"float32": ("bfloat16", "float16"), "bfloat16": EIGHT, "float16": EIGHT}
 
 
 def check(evidence: Evidence) -> Cause | None:
+    return _in_the_states(evidence) or static_cause(evidence, "dtype")
+
+
+def _in_the_states(evidence: Evidence) -> Cause | None:
     if not evidence.off or evidence.dtype not in NARROWER or evidence.not_finite:
         return None
     import torch

@@ -6,11 +6,27 @@ Fix: use the draft that was trained for this target.
 """
 
 from specwire.case import Case
-from specwire.evidence import Cause, Evidence
+from specwire.evidence import Cause, Evidence, NotSeen
+from specwire.hints import static_cause
 from specwire.shards import sharded
 
 
 def check(evidence: Evidence) -> Cause | None:
+    return _of_the_states(evidence) or _without_bias(evidence)
+
+
+def _without_bias(evidence: Evidence) -> Cause | None:
+    try:
+        run = evidence.draft.fc_run
+    except NotSeen:
+        return None
+    if run != "without its bias":
+        return None
+    return Cause("certain", "fc ran without the bias that the checkpoint has",
+                 'write "bias": true into the draft\'s config.json, or use a release that reads fc.bias', steps=1)
+
+
+def _of_the_states(evidence: Evidence) -> Cause | None:
     hidden, trained, width = evidence.golden.hidden, evidence.trained, evidence.width
     tensors = evidence.context.draft_tensors
     weight = next((name for name in ("fc.weight", "model.fc.weight") if name in tensors), None)
@@ -20,6 +36,11 @@ def check(evidence: Evidence) -> Cause | None:
                                 f"({len(trained)} x {hidden}) and "
                      f"{width} were captured", "use the draft that was trained for this target, and the "
                                                "golden that belongs to it", steps=0)
+    if evidence.slot_count == 1 < len(trained) and takes == len(trained) * hidden and evidence.context.aux_off:
+        return Cause("certain", f"the draft's config has use_aux_hidden_state false, so {width} columns reached it; "
+                     f"fc takes {takes}", "write use_aux_hidden_state: true into the draft's eagle_config", steps=0)
+    if width and (found := static_cause(evidence, "fc-width")):
+        return found
     if not width or evidence.slot_count or sharded(evidence):
         return None
     return Cause("certain", f"the states are {width} wide, which is no multiple of the target's hidden size "
@@ -30,9 +51,18 @@ def check(evidence: Evidence) -> Cause | None:
 
 CAUGHT = [
     Case("a target of another hidden size", alter=lambda states, world: states[:, :-8]),
+    Case("its bias left out", draft_run={"bias": "skipped"}),
     Case("fc for two slots", context={"draft": {}, "draft_weights": {"fc.weight": (32, 64)}}),
+    Case(
+        "states switched off in the draft's config", slots=("final_norm",),
+        context={
+            "draft": {"eagle_config": {"use_aux_hidden_state": False}},
+            "draft_weights": {"fc.weight": (32, 96)},
+        },
+    ),
 ]
 CLEAN = [
+    Case("fc with its bias", draft_run={"bias": "there"}),
     Case("as trained", context={"draft": {}, "draft_weights": {"fc.weight": (32, 96)}}),
     Case("a slot short", slots=(3, 7)),
 ]

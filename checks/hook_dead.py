@@ -16,6 +16,8 @@ def check(evidence: Evidence) -> Cause | None:
     flag = (evidence.context.algorithm or "").upper()
     if not (told or (narrow and flag == "EAGLE3")) or flag in ("EAGLE", "NEXTN"):
         return None
+    if not told and (evidence.context.aux_off or evidence.found[0] in range(evidence.golden.layers)):
+        return None  # it was never told, or an inner state did come: faults with names of their own
     return Cause(
         "certain",
         (f"set to capture {listed(told)}, the target captured none" if told else "the engine ran EAGLE3")
@@ -37,6 +39,14 @@ CAUGHT = [
     ),
 ]
 CLEAN = [
+    Case("one inner state", slots=(7,), context={"launch": "--speculative-algorithm EAGLE3"}),
+    Case(
+        "switched off in the draft's config", slots=("final_norm",),
+        context={
+            "launch": "--speculative-algorithm EAGLE3",
+            "draft": {"eagle_config": {"use_aux_hidden_state": False}},
+        },
+    ),
     Case("as trained", forward_end={"note": "captured: 3", "captured": [3, 7, 10]}),
     Case("never set", slots=("final_norm",), forward_end={"note": "captured: 0", "captured": []}),
 ]

@@ -2,8 +2,8 @@
 rightly or not.
 
 How it is run: `theta` and `sees` change the layer, `fc`, `layer`, `head` and `embed` may be "random" (the
-engine's are not the checkpoint's), `unmapped` leaves d2t out, `norms` is "there" (a norm before fc) or
-"skipped" (there, and not applied).
+engine's are not the checkpoint's), `unmapped` leaves d2t out, `norms` and `bias` are "there" (before fc, and
+its own) or "skipped" (there, and not applied).
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ def write_draft_run(
     embeds = _table("random" if run.get("embed") == "random" else "target")[torch.tensor(tokens)]
     positions = torch.arange(len(ids))
     variant = Variant("served", run.get("theta", own.theta), sees=run.get("sees", "all before"))
-    projected = served.fc(states.double(), normed=False if run.get("norms") == "skipped" else None)
+    normed = False if run.get("norms") == "skipped" else None
+    projected = served.fc(states.double(), normed, biased=run.get("bias") != "skipped")
     last = served.layer(embeds.double(), projected, positions, variant)[-1:]
     mapped, unmapped = served.choose(last, -1, 0.0)
     about = {"world_size": 1}
@@ -107,7 +108,7 @@ def _models(folder: Path, run: Mapping[str, Any]) -> Reference:
     write_tensors(
         folder / "target" / "model.safetensors", {"model.embed_tokens.weight": _table("target")}, {}
     )
-    weights = _weights("norms" in run)
+    weights = _weights("norms" in run, "bias" in run)
     write_tensors(folder / "draft" / "model.safetensors", weights, {})
     random = {"fc": "fc.weight", "layer": "midlayer.mlp.up_proj.weight", "head": "lm_head.weight"}
     changed = {random[part]: weights[random[part]].flip(0) for part in random if run.get(part) == "random"}
@@ -115,7 +116,7 @@ def _models(folder: Path, run: Mapping[str, Any]) -> Reference:
     return Reference(checkpoint(folder / "served"), config)
 
 
-def _weights(norms: bool) -> dict[str, torch.Tensor]:
+def _weights(norms: bool, bias: bool) -> dict[str, torch.Tensor]:
     import torch
 
     random = torch.Generator().manual_seed(5)
@@ -143,7 +144,8 @@ def _weights(norms: bool) -> dict[str, torch.Tensor]:
     }
     found["norm.weight"] = 1 + 0.3 * normal(HIDDEN)
     found["d2t"] = torch.arange(OWN_VOCABULARY) + 7  # draft id i is target id 2 i + 7
-    return found | ({"input_norm.weight": 1 + 0.5 * normal(len(TRAINED) * HIDDEN)} if norms else {})
+    found |= {"input_norm.weight": 1 + 0.5 * normal(len(TRAINED) * HIDDEN)} if norms else {}
+    return found | ({"fc.bias": normal(HIDDEN)} if bias else {})
 
 
 def _table(name: str) -> torch.Tensor:

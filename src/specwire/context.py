@@ -78,7 +78,13 @@ class Context:
         """What preflight finds wrong without a run, by id; it needs target, draft and tree."""
         if not (self.tree and self.target_dir and self.draft_dir):
             return {}
-        return static_faults(self.tree, self.target_dir, self.draft_dir)
+        return static_faults(self.tree, self.target_dir, self.draft_dir, self.launch)
+
+    @property
+    def aux_off(self) -> bool:
+        """Whether the draft's config says that it takes no inner states."""
+        nested = (self.draft or {}).get("eagle_config")
+        return isinstance(nested, dict) and nested.get("use_aux_hidden_state") is False
 
     @property
     def target_name(self) -> str | None:
@@ -170,14 +176,20 @@ def tree_rule(tree: Tree, target: Path) -> Rule | None:
     return rule
 
 
-def static_faults(tree: Tree, target: Path, draft: Path) -> dict[str, Check]:
-    """Preflight's faults on the draft's own files, by id."""
-    from specwire.preflight import check_serving, check_vocabulary, check_weights
+def static_faults(tree: Tree, target: Path, draft: Path, launch: Mapping[str, str]) -> dict[str, Check]:
+    """Preflight's faults on the draft's own files, as launched, by id."""
+    from specwire.preflight import check_serving, check_vocabulary, check_weights, check_widths
     from specwire.preflight.facts import gather
     from specwire.preflight.interpreter.modules import Source
+    from specwire.preflight.launch import typed_launch
+    from specwire.preflight.options import read_options
 
-    facts = gather(Source(tree), target, draft, None, None)
-    checks = [
-        found for module in (check_vocabulary, check_weights, check_serving) for found in module.check(facts)
+    source = Source(tree)
+    words = [
+        f"--{name.replace('_', '-')}" + ("" if value == "true" else f"={value}") for name, value in launch.items()
     ]
+    typed = typed_launch(shlex.join(words), read_options(source)) if words else None
+    facts = gather(source, target, draft, typed, None)
+    modules = (check_widths, check_vocabulary, check_weights, check_serving)
+    checks = [found for module in modules for found in module.check(facts)]
     return {check.id: check for check in checks if check.state == "fault"}

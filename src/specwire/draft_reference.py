@@ -74,8 +74,9 @@ class Reference:
         """The checkpoint's name for a tensor, whatever stands before it."""
         return next((name for name in (ending, f"model.{ending}") if name in self.tensors), None)
 
-    def fc(self, states: torch.Tensor, normed: bool | None = None) -> torch.Tensor:
-        """The projection of the concat. `normed` overrules the config on the norms before it."""
+    def fc(self, states: torch.Tensor, normed: bool | None = None, biased: bool = True) -> torch.Tensor:
+        """The projection of the concat. `normed` overrules the config on the norms before it; `biased` False leaves
+        out a bias that the checkpoint has."""
         import torch
 
         flags = {**self.config, **(self.config.get("eagle_config") or {})}
@@ -93,7 +94,7 @@ class Reference:
                 dim=-1,
             )
         found = self._linear(states, "fc.weight")
-        if bias := self.name("fc.bias"):
+        if biased and (bias := self.name("fc.bias")):
             found = found + self._rows(bias, [0], flat=True)
         return found
 

@@ -106,17 +106,19 @@ class DraftSide:
 
     @cached_property
     def fc_errors(self) -> dict[str, float]:
-        """The worst row's relative error of `fc`: as configured, and with or without the norms before it."""
-        runs = {"as configured": None} | (
-            {"with the norms": True, "without the norms": False} if self.reference.has_norms() else {}
-        )
+        """The worst row's relative error of `fc`: as configured, with or without the norms before it, and without
+        its bias."""
+        runs: dict[str, dict[str, bool]] = {"as configured": {}}
+        if self.reference.has_norms():
+            runs |= {"with the norms": {"normed": True}, "without the norms": {"normed": False}}
+        if self.reference.name("fc.bias"):
+            runs["without its bias"] = {"biased": False}
         errors: dict[str, float] = {}
         for prefill in self._with("fc"):
             states, output = _rows(prefill.fc, "input"), _rows(prefill.fc, "output")
-            for name, normed in runs.items():
-                errors[name] = max(
-                    errors.get(name, 0.0), max(relative(output, self.reference.fc(states, normed)))
-                )
+            for name, how in runs.items():
+                made = self.reference.fc(states, **how)
+                errors[name] = max(errors.get(name, 0.0), *relative(output, made))
         return errors
 
     @cached_property

@@ -32,8 +32,13 @@ def asked_for(evidence: Evidence, captured: Sequence[int | None]) -> bool | None
         return None
     if ids is None:
         return False
-    meant = [list(context.rule(ids) or ())] if context.rule else [ids, [k + 1 for k in ids]]
-    return list(captured) in meant
+    usual = [ids, [k + 1 for k in ids]]
+    if context.rule is None:
+        return list(captured) in usual
+    meant = context.rule(ids)
+    if meant == context.rule(None):  # what it takes without ids: asked for only if the ids say so as well
+        return list(captured) in usual
+    return list(captured) == list(meant or ())
 
 
 def layer_ids_fix(evidence: Evidence, captured: Sequence[int]) -> str:

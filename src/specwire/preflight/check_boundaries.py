@@ -33,6 +33,8 @@ def check(facts: Facts) -> list[Check]:
             *_not_judged(f"the rule was not read: {rule.problem}", needed=True),
         ]
     captured.insert(0, ok("hook-dead", f"the layer loop reads what {rule.where} sets"))
+    if facts.other_size:
+        return captured + _not_judged("the draft is for a target of another hidden size")
     if facts.trained is None:
         why = "neither a golden nor --trained says which boundaries the draft was trained on"
         return captured + _not_judged(why, needed=True)
@@ -57,6 +59,8 @@ def _residual(facts: Facts) -> list[Check]:
 
 def _compared(facts: Facts, trained: tuple[int, ...]) -> list[Check]:
     captured = facts.rule.captured
+    if not facts.plumbing.use_aux and facts.fc and facts.fc[-1] != facts.hidden:
+        return _not_judged("the draft's config switches the captured states off")
     if captured == trained and facts.rule.problem is None:
         lead = "" if facts.algorithm in (EAGLE3, None) else "with EAGLE3, "
         return [ok(name, f"{lead}captured {list(captured)} as trained") for name in IDS]

@@ -41,8 +41,9 @@ def _golden(facts: Facts) -> Check | None:
 
 def _draft(facts: Facts) -> Check | None:
     """What the draft's config says about its target."""
-    width, vocabulary = facts.draft_hidden_in, facts.draft.get("vocab_size")
-    if type(width) is int and width != facts.hidden and facts.fc and facts.fc[-1] % width == 0:
+    width, vocabulary = facts.other_size, facts.draft.get("vocab_size")
+    vouched = facts.recorded is not None and facts.recorded.hidden == facts.hidden
+    if width and not vouched:  # else it is the draft that is the wrong one: fc-width
         return fault("wrong-target", f"the draft is for a target of hidden size {width} (fc takes {facts.fc[-1]} = "
                      f"{facts.fc[-1] // width} x {width}), this one has {facts.hidden}", _SERVE)
     if type(vocabulary) is int and not fits(vocabulary, facts.target["vocab_size"]):

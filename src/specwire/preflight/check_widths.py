@@ -40,6 +40,13 @@ def _config(facts: Facts) -> Check | None:
     if rows != hidden:
         return fault("fc-width", f"fc.weight gives {rows}, config.json has hidden_size {hidden}",
                      f'"hidden_size": {rows} in the draft\'s config.json, or export the draft again')
+    if facts.other_size:
+        return fault(
+            "fc-width",
+            f"the draft is for a target of hidden size {width} (fc takes {columns} = {columns // width} x {width}), "
+            f"this one has {facts.hidden}",
+            "use the draft that was trained for this target",
+        )
     if width != facts.hidden and columns % facts.hidden:
         name = "target_hidden_size" if facts.draft.get("target_hidden_size") else "hidden_size"
         return fault(
@@ -72,9 +79,16 @@ def _captured(facts: Facts) -> Check | None:
     count, columns = len(facts.rule.captured) or 1, facts.fc[1]
     if count * facts.hidden == columns:
         return None
+    said = f"{count} state{'s' * (count > 1)} of {facts.hidden} make {count * facts.hidden}, fc takes {columns}"
+    if not facts.plumbing.use_aux:
+        return fault(
+            "fc-width",
+            f"{said}: the draft's eagle_config has use_aux_hidden_state false",
+            '"use_aux_hidden_state": true in the draft\'s eagle_config',
+        )
     return fault(
         "fc-width",
-        f"{count} state{'s' * (count > 1)} of {facts.hidden} make {count * facts.hidden}, fc takes {columns}",
+        said,
         f"give {columns // facts.hidden} layer ids in eagle_config, each within the target's layers",
     )
 

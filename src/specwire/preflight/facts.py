@@ -101,6 +101,13 @@ class Facts:
         return self.weights.shape(self.weights.find("fc.weight"))
 
     @property
+    def other_size(self) -> int | None:
+        """The hidden size of the target that the draft was made for, where it is not this one's: by its config,
+        and by `fc` as well."""
+        width, columns = self.draft_hidden_in, self.fc[-1] if self.fc else None
+        return width if type(width) is int and width != self.hidden and columns and columns % width == 0 else None
+
+    @property
     def draft_hidden_in(self) -> int | None:
         """The hidden size that the draft takes its target to have, by its config."""
         width = self.draft.get("target_hidden_size") or self.draft.get("hidden_size")
