@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -79,6 +79,7 @@ class Evidence:
     comparison: Comparison | None = None
     notes: tuple[str, ...] = ()
     columns: int | None = None  # how much of each row is known: all of it, or only the first so many values
+    rounding: float = 0.0  # what printing the values may have cost, as a share of a row's size
 
     # What was expected, and what came.
     @property
@@ -93,7 +94,8 @@ class Evidence:
         return self.width // self.golden.hidden
 
     def floor(self, boundary: int) -> Floor:
-        return floor(self.golden, self.dtype, boundary)
+        found = floor(self.golden, self.dtype, boundary)
+        return replace(found, usual=found.usual + self.rounding, worst=found.worst + self.rounding)
 
     @property
     def seen(self) -> Sample:

@@ -78,7 +78,10 @@ def _against_tensors(golden: Golden, lines: Sequence[Line], context: Context, or
     printed = min((len(line.slots) if line.slots else 1 for line, _ in placed), default=0)
     sample = _sample(golden, placed, min(count, printed)) if placed and count else None
     notes = (f"only the first {printed} of {count} slots were printed",) if printed < count else ()
-    evidence = Evidence(golden, context, "draft-input", width, dtype, sample, notes=notes, columns=5)
+    rounding = _rounding(golden, placed)
+    evidence = Evidence(
+        golden, context, "draft-input", width, dtype, sample, notes=notes, columns=5, rounding=rounding
+    )
     slots = [_slot_of_tensors(evidence, placed, slot) for slot in range(max(count, len(golden.trained)))]
     reasons = [] if placed else ["no draft-input line of a prefill of the golden's prompts is in the log"]
     reasons += [f"slot {slot.slot}: {slot.why}" for slot in slots if slot.state == "not-compared" and placed]
@@ -267,6 +270,14 @@ def _row(golden: Golden, boundary: int, place: tuple[int, int]) -> list[float]:
     return golden.file.values(
         f"{golden.prompts[prompt].prefix}boundary.{boundary}", position * golden.hidden, golden.hidden
     )
+
+
+def _rounding(golden: Golden, placed: Sequence[tuple[Line, tuple[int, int]]]) -> float:
+    """What printing cost, as a share of the rows' size: half a last digit, or the sixth significant one."""
+    if not placed or not golden.boundaries:
+        return 0.0
+    size = min(_rms(_row(golden, golden.boundaries[0], place)) for _, place in placed)
+    return max(line.digits for line, _ in placed) / size + 4 * PRINTED if size else 0.0
 
 
 def _rms(row: Sequence[float]) -> float:
