@@ -148,9 +148,11 @@ class Reference:
         return token + int(self.tensors[name].values(name, token, 1)[0]) if name else token
 
     def embeddings(self, tokens: list[int]) -> torch.Tensor | None:
-        """The rows of the draft's own table; None when it has none, and shares the target's."""
+        """The rows of the draft's own table; None when it has none for these tokens, and shares the target's."""
         table = self.name("embed_tokens.weight")
-        return self._rows(table, tokens) if table else None
+        if table is None or max(tokens) >= self.tensors[table].entry(table).shape[0]:
+            return None
+        return self._rows(table, tokens)
 
     def _own(self, ending: str) -> str:
         return next(

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     import torch
 
 PREFILLS, TOKENS = 4, 256
+UNLIKE_THE_CHECKPOINT = (
+    "quantization", "speculative_draft_model_quantization", "kv_cache_dtype", "speculative_token_map",
+    "speculative_draft_window_size",
+)  # fmt: skip
 # How much better another explanation must fit than the configured one.
 CLEARER = 2.0
 
@@ -102,7 +106,9 @@ class DraftSide:
 
     def _target_rows(self, tokens: list[int]) -> torch.Tensor | None:
         table = next((name for name in self.target_tensors if name.endswith("embed_tokens.weight")), None)
-        return self.target_tensors[table].pick(table, tokens).double() if table else None
+        if table is None or max(tokens) >= self.target_tensors[table].entry(table).shape[0]:
+            return None
+        return self.target_tensors[table].pick(table, tokens).double()
 
     @cached_property
     def fc_errors(self) -> dict[str, float]:
@@ -190,14 +196,9 @@ def draft_side(evidence: Evidence) -> DraftSide:
     context = evidence.context
     if not context.draft_tensors or context.draft is None:
         raise NotSeen("the draft's directory was not given (--draft), or holds no safetensors")
-    quantised = context.launch.get("speculative_draft_model_quantization") or context.launch.get(
-        "quantization"
-    )
-    if quantised:
-        raise NotSeen(
-            f"the engine was asked to quantise ({quantised}): the checkpoint's own numbers are no reference "
-            "for the draft then"
-        )
+    changed = [name for name in UNLIKE_THE_CHECKPOINT if context.launch.get(name, "auto") != "auto"]
+    if changed:
+        raise NotSeen(f"launched with {changed[0]}, the draft does not compute what its checkpoint says alone")
     prefills = tuple(_prefills(evidence))
     if not prefills:
         raise NotSeen("no prefill of the draft was captured")
