@@ -148,7 +148,7 @@ class Reference:
         return token + int(self.tensors[name].values(name, token, 1)[0]) if name else token
 
     def embeddings(self, tokens: list[int]) -> torch.Tensor | None:
-        """The rows of the draft's own table; None when it has none for these tokens, and shares the target's."""
+        """The rows of the draft's own table; None when it has none for these tokens and shares another."""
         table = self.name("embed_tokens.weight")
         if table is None or max(tokens) >= self.tensors[table].entry(table).shape[0]:
             return None

@@ -198,7 +198,7 @@ def draft_side(evidence: Evidence) -> DraftSide:
         raise NotSeen("the draft's directory was not given (--draft), or holds no safetensors")
     changed = [name for name in UNLIKE_THE_CHECKPOINT if context.launch.get(name, "auto") != "auto"]
     if changed:
-        raise NotSeen(f"launched with {changed[0]}, the draft does not compute what its checkpoint says alone")
+        raise NotSeen(f"launched with {changed[0]}, the draft computes other than its checkpoint alone says")
     prefills = tuple(_prefills(evidence))
     if not prefills:
         raise NotSeen("no prefill of the draft was captured")
