@@ -103,7 +103,7 @@ def run(job: Job, view: Path, out: Path, progress: Progress) -> EngineResult:
         extra_args=list(job.engine_arguments),
         env={"EAGLE3_CAPTURE_DIR": str(captures), "EAGLE3_DEBUG": "1"},
         out=out,
-        max_new_tokens=1,
+        max_new_tokens=2,  # the second takes one step of the draft, whose head and vocabulary map are judged too
         python=job.python,
         on_progress=progress,
         timeout=job.timeout,
