@@ -105,6 +105,20 @@ def summarise(
     }
 
 
+def decode_stretches(cycles: Sequence[Cycle]) -> list[float]:
+    """Milliseconds from the end of each prefill to the end of the last decode before the next one.
+
+    With one request at a time that is the time between its first token and its last, as its client sees it.
+    """
+    stretches: list[float] = []
+    for cycle in cycles:
+        if cycle.mode != "DECODE":
+            stretches.append(0.0)
+        elif stretches:
+            stretches[-1] += cycle.milliseconds + (cycle.gap or 0.0)
+    return stretches
+
+
 def acceptance(lengths: Iterable[int]) -> dict[str, Any] | None:
     """From tokens per request and cycle, bonus token counted: their mean, and how often each position held.
 

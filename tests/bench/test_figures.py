@@ -14,7 +14,7 @@ from specwire.bench.measure import engine_acceptance, figures
 from specwire.bench.run import exit_code
 from specwire.bench.statistics import _t975, quantile, ratio, spread
 from specwire.errors import SpecwireError
-from specwire.profile import acceptance, read_profile, summarise
+from specwire.profile import acceptance, decode_stretches, read_profile, summarise
 
 FLOATS = st.floats(0.1, 1e6)
 
@@ -85,6 +85,7 @@ def answer(sent, arrivals, meta=None, error=None):
 def test_figures_of_a_run():
     run = figures([answer(0.0, [(0.5, 1), (0.7, 3)]), answer(1.0, [(1.25, 1), (2.0, 2)])])
     assert (run["seconds"], run["output_tokens"], run["tokens_per_second"]) == (2.0, 5, 2.5)
+    assert run["decode_ms"]["p50"] == pytest.approx(475)
     assert run["ttft_ms"]["mean"] == 375 and run["itl_ms"]["p50"] == 100
     assert run["per_user"] == pytest.approx((10 + 1 / 0.75) / 2, rel=1e-5)
     json.dumps(run, allow_nan=False)
@@ -189,6 +190,20 @@ def test_profile_of_a_window(tmp_path):
     write(tmp_path, cycle(t=1.0), cycle(t=2.0, ms=20.0), cycle(t=3.0))
     found = summarise(read_profile(tmp_path), 1.5, 2.5)["decode"]
     assert (found["cycles"], found["total_ms"]) == (1, 20.0)
+
+
+def test_decode_between_prefills(tmp_path):
+    write(
+        tmp_path,
+        cycle(ms=9.0),
+        cycle(mode="EXTEND"),
+        cycle(),
+        cycle(gap_ms=2.0),
+        cycle(mode="EXTEND"),
+        cycle(gap_ms=None),
+    )
+    (profile,) = read_profile(tmp_path)
+    assert decode_stretches(profile.cycles) == [23.0, 10.0]
 
 
 def test_line_cut_short_by_a_kill(tmp_path):
