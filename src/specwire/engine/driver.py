@@ -90,11 +90,13 @@ def _activate_plugin() -> None:
 
 
 def _accept_newer_transformers() -> None:
-    """An earlier release registers models that a later transformers has of its own, which is no error here."""
+    """An earlier release registers models that a later transformers has of its own: no error here."""
     import transformers
 
     register = transformers.AutoConfig.register
-    transformers.AutoConfig.register = staticmethod(lambda name, config, exist_ok=False: register(name, config, True))
+    transformers.AutoConfig.register = staticmethod(
+        lambda name, config, exist_ok=False: register(name, config, True)
+    )
 
 
 def _fork_instead_of_spawn() -> None:

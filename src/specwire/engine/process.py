@@ -24,7 +24,7 @@ def start(
         stdin=subprocess.PIPE,  # closes when this process ends, however it ends; the driver then ends too
         stdout=log,
         stderr=subprocess.STDOUT,
-        env={**env, RUN_ID: run_id},
+        env={**env, RUN_ID: run_id, "SPT_NOENV": "1"},  # or the engine's process titles overwrite the run id
         cwd=folder,
         start_new_session=True,
     )

@@ -1,3 +1,3 @@
-"""Copies between host and device caches, which earlier releases import on the CPU too and never call there."""
+"""Copies between host and device caches: earlier releases import them on the CPU too, and call none there."""
 
 from sgl_kernel import not_covered as __getattr__  # noqa: F401
