@@ -14,7 +14,7 @@ from specwire.hints import static_cause
 
 def check(evidence: Evidence) -> Cause | None:
     if not evidence.off:
-        return static_cause(evidence, "norm") or _before_fc(evidence)
+        return static_cause(evidence, "norm") or _before_fc(evidence) or _of_the_output(evidence)
     fix = "hand on the states as training had them: before the norm, or with it if the golden is normed"
     for slot in evidence.off:
         k = evidence.trained[slot]
@@ -42,6 +42,20 @@ def _before_fc(evidence: Evidence) -> Cause | None:
                  "release that reads it", steps=1)
 
 
+def _of_the_output(evidence: Evidence) -> Cause | None:
+    """The norm of the state that the draft hands to its own next step."""
+    try:
+        run, errors = evidence.draft.layer_run, evidence.draft.layer_errors
+    except NotSeen:
+        return None
+    if run is None or not run.endswith("norm of its output"):
+        return None
+    return Cause("certain", f"the draft's state for its next step came {run}: so it fits to {errors[run]:.1e}, as "
+                 f"configured to {errors['as configured']:.1e}",
+                 "set norm_output in the draft's config.json as it was in training, and use a release that reads it",
+                 steps=1)
+
+
 def _normed(states, world):
     parts = states.view(len(states), -1, 32)
     return (parts / parts.square().mean(-1, keepdim=True).sqrt() * world["norm_weight"]).flatten(1)
@@ -51,6 +65,7 @@ CAUGHT = [
     Case("last slot after the final norm", slots=(3, 7, "final_norm"), trained=(3, 7, 12)),
     Case("every slot normed", alter=_normed, dtype="bfloat16"),
     Case("the draft's norms before fc are skipped", draft_run={"norms": "skipped"}),
+    Case("the draft's state is normed for its next step", draft_run={"output": "normed"}),
 ]
 CLEAN = [
     Case("as trained"),

@@ -23,7 +23,8 @@ def check(evidence: Evidence) -> Cause | None:
     if not evidence.off or not evidence.nearest_rows or not (moved := evidence.moved_rows):
         return None
     places = evidence.seen.places
-    steps = Counter(places[there][1] - places[row][1] for row, there in moved if there is not None)
+    within = [(row, there) for row, there in moved if there is not None and places[there][0] == places[row][0]]
+    steps = Counter(places[there][1] - places[row][1] for row, there in within)
     if steps and 2 * steps.most_common(1)[0][1] > len(places):
         return None  # most rows are off by the same step: a shift
     row, there = moved[0]
@@ -33,7 +34,15 @@ def check(evidence: Evidence) -> Cause | None:
                  "prompt {}, position {} ".format(*places[row]) + what, FIX, steps=2)
 
 
+def _swapped(states, world):
+    states = states.clone()
+    if world.prompt in (0, 2):
+        states[:8] = world.earlier(2 - world.prompt, states)[:8]
+    return states
+
+
 CAUGHT = [
+    Case("two requests in each other's place", alter=_swapped),
     Case("reversed", alter=lambda states, world: states.flip(0)),
     Case("one row of zeros", alter=one_row(3, lambda row: 0 * row), dtype="bfloat16"),
     Case("only the last row", alter=lambda states, world: states[-1:]),

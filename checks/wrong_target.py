@@ -11,6 +11,26 @@ from specwire.evidence import Cause, Evidence
 
 
 def check(evidence: Evidence) -> Cause | None:
+    return _by_size(evidence) or _by_states(evidence)
+
+
+def _by_size(evidence: Evidence) -> Cause | None:
+    """Sizes that the golden records and that the served target's config has otherwise."""
+    golden, config = evidence.golden, evidence.context.target or {}
+    nested = next((config[key] for key in ("text_config", "llm_config") if isinstance(config.get(key), dict)), {})
+    for what, key, want in (
+        ("layers", "num_hidden_layers", golden.layers), ("hidden size", "hidden_size", golden.hidden)
+    ):
+        have = {**config, **nested}.get(key)
+        if type(have) is int and want and have != want:
+            return Cause(
+                "certain", f"the target served has {what} {have}, the golden was made with {want}",
+                f"serve the target that the golden is of ({golden.target})", steps=0,
+            )
+    return None
+
+
+def _by_states(evidence: Evidence) -> Cause | None:
     served, golden = evidence.context.target_name, evidence.golden
     hashes = [name.partition("sha256:")[2] for name in (served or "", golden.target)]
     other = all(hashes) and hashes[0] != hashes[1]
@@ -34,6 +54,10 @@ def check(evidence: Evidence) -> Cause | None:
 
 
 CAUGHT = [
+    Case(
+        "a target of another size", alter=stranger(seed=1),
+        context={"target": {"num_hidden_layers": 24, "hidden_size": 32}},
+    ),
     Case("another seed", alter=stranger(seed=1)),
     Case("a fine-tune", alter=stranger(seed=1, share=0.2), dtype="bfloat16"),
 ]

@@ -119,20 +119,21 @@ def evidence_of(case: Case, folder: Path) -> Evidence:
 
 
 def context_of(case: Case, folder: Path) -> Context:
-    """`draft` in a case's context is a config; it becomes a directory with that config and random weights."""
+    """`draft` and `target` in a case's context are configs; they become directories, the draft's with weights."""
     import torch
 
     options = dict(case.context)
     weights = {name: torch.zeros(shape) for name, shape in options.pop("draft_weights", {}).items()}
     if case.draft_run is not None:
         options |= {"draft": folder / "draft", "target": folder / "target"}
-    elif "draft" in options:
-        place = folder / "draft"
+        return make_context(**options)
+    for role in options.keys() & {"draft", "target"}:
+        place = folder / role
         place.mkdir(exist_ok=True)
-        (place / "config.json").write_text(json.dumps(options["draft"]))
-        if weights:
+        (place / "config.json").write_text(json.dumps(options[role]))
+        if weights and role == "draft":
             write_tensors(place / "model.safetensors", weights, {})
-        options["draft"] = place
+        options[role] = place
     return make_context(**options)
 
 

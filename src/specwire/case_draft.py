@@ -3,7 +3,7 @@ rightly or not.
 
 How it is run: `theta` and `sees` change the layer, `fc`, `layer`, `head` and `embed` may be "random" (the
 engine's are not the checkpoint's), `unmapped` leaves d2t out, `norms` and `bias` are "there" (before fc, and
-its own) or "skipped" (there, and not applied).
+its own) or "skipped" (there, and not applied), `output` is "normed" where the config does not say so.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specwire.capture_write import write_event
-from specwire.case import HIDDEN, TRAINED, VOCABULARY
+from specwire.case import HIDDEN, LAYERS, TRAINED, VOCABULARY
 from specwire.draft_reference import Reference, Variant
 from specwire.model_files import checkpoint
 from specwire.tensorfile import write_tensors
@@ -61,6 +61,7 @@ def write_draft_run(
     projected = served.fc(states.double(), normed, biased=run.get("bias") != "skipped")
     last = served.layer(embeds.double(), projected, positions, variant)[-1:]
     mapped, unmapped = served.choose(last, -1, 0.0)
+    last = served.hidden_out(last, run.get("output") == "normed")
     about = {"world_size": 1}
     batch = {
         "token_ids": torch.tensor(tokens),
@@ -104,7 +105,8 @@ def _models(folder: Path, run: Mapping[str, Any]) -> Reference:
     for name in ("target", "draft", "served"):
         if not (folder / name).exists():
             (folder / name).mkdir()
-            (folder / name / "config.json").write_text(json.dumps(config))
+            layers = {"num_hidden_layers": LAYERS} if name == "target" else {}
+            (folder / name / "config.json").write_text(json.dumps(config | layers))
     write_tensors(
         folder / "target" / "model.safetensors", {"model.embed_tokens.weight": _table("target")}, {}
     )

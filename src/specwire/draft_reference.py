@@ -44,13 +44,14 @@ class NotCovered(NotSeen):
 
 @dataclass(frozen=True)
 class Variant:
-    """One way to run the layer: rotary base (None: no rotation), how far positions are moved, and what
-    attention sees."""
+    """One way to run the layer: rotary base (None: no rotation), how far positions are moved, what attention
+    sees, and whether the state is normed before it is handed on (None: as configured)."""
 
     name: str
     theta: float | None
     shift: int = 0
     sees: str = "all before"  # or "itself"
+    normed: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -124,20 +125,27 @@ class Reference:
             own("mlp.down_proj.weight"),
         )
 
-    def hidden_out(self, stream: torch.Tensor) -> torch.Tensor:
-        """What the draft hands to its next step: the stream, or its norm where the config says so."""
-        return self._norm(stream, "norm.weight") if self.config.get("norm_output") else stream
+    @property
+    def norms_output(self) -> bool:
+        """Whether the draft hands the norm of its stream to its next step, by its config."""
+        return bool(self.config.get("norm_output"))
+
+    def hidden_out(self, stream: torch.Tensor, normed: bool | None = None) -> torch.Tensor:
+        """What the draft hands to its next step: the stream, or its norm. `normed` overrules the config."""
+        normed = self.norms_output if normed is None else normed
+        return self._norm(stream, "norm.weight") if normed else stream
 
     def choose(self, stream: torch.Tensor, token: int, slack: float) -> tuple[int, int] | None:
-        """The token that the draft should say after the state `stream` [1, hidden], as the target's id and as
-        its own.
+        """The token that the draft should say after the state `stream` [1, hidden] that it hands on, as the
+        target's id and as its own.
 
         `token` itself, if its score comes within `slack` of the best in units of the scores' size; None
         without a head.
         """
         if not self.name("lm_head.weight"):
             return None
-        scores = self._linear(self._norm(stream, "norm.weight"), "lm_head.weight")[0]
+        normed = stream if self.norms_output else self._norm(stream, "norm.weight")
+        scores = self._linear(normed, "lm_head.weight")[0]
         best = int(scores.argmax())
         near = (scores >= scores[best] - slack * scores.abs().max()).nonzero().flatten().tolist()
         own = next((one for one in near if self._mapped(one) == token), best)

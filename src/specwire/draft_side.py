@@ -141,14 +141,11 @@ class DraftSide:
             )
             got = _rows(prefill.last, "hidden_states")
             for variant in self.variants:
-                made = [
-                    self.reference.hidden_out(
-                        self.reference.layer(
-                            embeds[a : a + n], states[a : a + n], positions[a : a + n], variant
-                        )[-1:]
-                    )
+                streams = [
+                    self.reference.layer(embeds[a : a + n], states[a : a + n], positions[a : a + n], variant)
                     for a, n, _ in event.requests
                 ]
+                made = [self.reference.hidden_out(stream[-1:], variant.normed) for stream in streams]
                 found = [relative(got[i : i + 1], one)[0] for i, one in enumerate(made)]
                 errors[variant.name] = max(errors.get(variant.name, 0.0), *found)
         return errors
@@ -164,6 +161,9 @@ class DraftSide:
             *(Variant(f"rope theta {theta:g}", theta) for theta in sorted(others)),
             Variant("without rotary embedding", None),
             Variant("attention to itself alone", own, sees="itself"),
+            Variant("without the norm of its output", own, normed=False)
+            if self.reference.norms_output
+            else Variant("with a norm of its output", own, normed=True),
         ]
 
     def _bound(self, dtype: str, width: int) -> float:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from specwire.preflight.facts import Facts
 from specwire.preflight.rule import EAGLE3
 from specwire.preflight.verdicts import Check, fault, ok, skipped
@@ -136,7 +138,7 @@ def _norms(facts: Facts) -> Check:
         if config.get(key) and not any(f"{module}." in name for name in model.parameters):
             return fault("norm", f"the draft's config has {key}: true, {facts.version} builds no {module} "
                          f"({model.where}): it would run without", f"use a release whose draft class reads {key}")
-    if config.get("norm_output") and "norm_output" not in model.text:
+    if config.get("norm_output") and not re.search(r"""['"]norm_output['"]|config\.norm_output""", model.text):
         return fault("norm", f"the draft's config has norm_output: true, which {facts.version} never reads",
                      "use a release whose draft class reads norm_output")
     unused = [name for name in model.dropped if "norm" in name]
