@@ -8,6 +8,7 @@ import pytest
 
 from specwire.preflight import captured_boundaries, draft_rule, explain
 from specwire.preflight.interpreter import machine
+from specwire.preflight.draft import read_draft
 from specwire.preflight.interpreter.modules import Source
 from specwire.tree import Tree
 
@@ -218,3 +219,42 @@ def test_a_loop_without_end_is_given_up(tmp_path, monkeypatch):
     )
     found = captured_boundaries(Tree.find(tmp_path), ["LoopForCausalLM"], LAYERS, [2])
     assert found.captured is None and "too many steps" in found.problem
+
+
+LOOKED_AT_AGAIN = """
+from torch import nn
+from torch.nn import Linear
+
+
+class Part(nn.Module):
+    def __init__(self):
+        self.proj = Linear(4, 4, bias=False)
+
+
+class TinyEagle3(nn.Module):
+    def __init__(self, config):
+        self.fc = Linear(12, 4, bias=False)
+        self.parts = nn.ModuleList([Part()])
+        if window() is not None:
+            for part in self.parts:
+                part.window = window()
+
+    def load_weights(self, weights):
+        params = dict(self.named_parameters())
+        for name, tensor in weights:
+            if name in params:
+                params[name].weight_loader(params[name], tensor)
+
+
+EntryClass = [TinyEagle3]
+"""
+
+
+def test_a_module_that_an_unknown_branch_looks_at_is_there_all_the_same(tmp_path):
+    models = tmp_path / "sglang" / "srt" / "models"
+    models.mkdir(parents=True)
+    (tmp_path / "sglang" / "__init__.py").write_text("")
+    (models / "tiny_eagle3.py").write_text(LOOKED_AT_AGAIN)
+    found = read_draft(Source(Tree.find(tmp_path)), {"architectures": ["TinyEagle3"]}, ["fc.weight"])
+    assert found.problem is None and set(found.filled) == {"fc.weight"}
+    assert "parts.0.proj.weight" in found.parameters and not found.optional

@@ -113,7 +113,7 @@ class Machine:
             one = first.changes[key].new if key in first.changes else change.old
             two = second.changes[key].new if key in second.changes else change.old
             self.undo.append((change.holder, change.name, change.old, change.restore))
-            change.restore(_agreed(one, two))
+            change.restore(_agreed(one, two, part=isinstance(change.holder, Thing)))
         self.captures += chosen.captures
         self.position = chosen.position
 
@@ -150,14 +150,15 @@ def _current(holder: Any, name: str) -> Any:
     return getattr(holder, name)
 
 
-def _agreed(one: Any, two: Any) -> Any:
-    """One value for what two branches gave. A model that is built beats one that is left out."""
+def _agreed(one: Any, two: Any, part: bool) -> Any:
+    """One value for what two branches gave. A model that is built beats one that is left out; it may be missing
+    if it is a `part` of something, not if only one branch has a name for it."""
     if one is two:
         return one
     for value, other in ((one, two), (two, one)):
         if isinstance(value, (Thing, list)) and (other is None or other is _ABSENT or not known(other)):
             for thing in value if isinstance(value, list) else [value]:
-                if isinstance(thing, Thing):
+                if part and isinstance(thing, Thing):
                     thing.maybe = True
             return value
         if other is _ABSENT:
