@@ -191,7 +191,7 @@ def _verified(shipment: Shipment, document: Mapping[str, Any], time: float) -> I
     elif document.get("tree_restored") is not True:
         yield Step("verified", "missing", "the last verify did not leave the tree as it was")
     else:
-        yield Step("verified", "ok", f"the draft gets what it was trained on, {document['ranks']} ranks")
+        yield Step("verified", "ok", f"the draft gets what it was trained on, on {document['ranks']} rank" + "s" * (document["ranks"] > 1))
     yield _same(shipment, document["run"])
     yield _newer(shipment, time)
 
