@@ -413,6 +413,16 @@ def test_decode_attention_stores_then_attends(name, scales):
             torch.testing.assert_close(o[request, head].double(), want, rtol=1e-5, atol=1e-6)
 
 
+def test_releases_before_sliding_windows_end_their_arguments_early():
+    q, k = torch.randn(2, 1, 4), torch.randn(8, 1, 4)
+    one, two = torch.tensor([0]), torch.tensor([2])
+    old, new = torch.empty(2, 1, 4), torch.empty(2, 1, 4)
+    common = (k, k, torch.arange(8).view(1, -1), one, torch.tensor([6]), two, one, 2, 0.3, 0.0)
+    sgl_kernel.extend_attention_cpu(q, None, None, old, *common)
+    sgl_kernel.extend_attention_cpu(q, None, None, new, *common, False, 0, None, None)
+    assert torch.equal(old, new)
+
+
 def test_bfloat16_is_summed_in_float32():
     q, k = torch.ones(1, 1, 4).bfloat16(), torch.zeros(300, 1, 4).bfloat16()
     v = torch.full((300, 1, 4), 1.0078125).bfloat16()

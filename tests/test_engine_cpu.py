@@ -114,11 +114,19 @@ def alive() -> list[str]:
     ],
 )
 def test_speculation_changes_no_token_and_saves_steps(serve, plain, ranks, extra):
-    heard: list[str] = []
-    result = serve(*extra, tp=ranks, on_progress=heard.append)
+    heard, running = [], []
+
+    def listen(words: str) -> None:
+        heard.append(words)
+        running.append(len(alive()))
+
+    result = serve(*extra, tp=ranks, on_progress=listen)
     assert tokens(result) == tokens(plain)
     assert acceptance(result) > 1.5
     assert any("loading weights" in words for words in heard) and any("prefill" in words for words in heard)
+    assert (
+        max(running) > 1 + ranks
+    )  # driver, schedulers and the engine's helpers: all are seen while they live
     assert alive() == []
 
 
@@ -147,7 +155,7 @@ def test_launch_server_boots_unmodified_with_the_kernels_on_its_path(root, llama
     flags = server_arguments(
         llama.target, llama.draft, tp=1, device="cpu", extra=[f"--port={port}"], tokens=0
     )
-    env = environment(root, tp=1, device="cpu", extra=dict([MARK.split("=")]))
+    env = environment(root, tp=1, device="cpu", extra=dict([MARK.split("=")]) | {"SPT_NOENV": "1"})
     with open(tmp_path / "server.log", "wb") as log:
         server = subprocess.Popen(
             [sys.executable, "-m", "sglang.launch_server", *flags],

@@ -47,10 +47,10 @@ def _extend(
     max_len_extend: int,
     scaling: float,
     logit_cap: float,
-    is_cross_attention: bool,
-    window: int,
-    encoder_lens: Tensor | None,
-    sinks: Tensor | None,
+    is_cross_attention: bool = False,
+    window: int = 0,
+    encoder_lens: Tensor | None = None,
+    sinks: Tensor | None = None,
     tree_mask: Tensor | None = None,
     is_causal: bool = True,
 ) -> None:
@@ -98,10 +98,10 @@ def _decode(
     seq_lens: Tensor,
     scaling: float,
     logit_cap: float,
-    is_cross_attention: bool,
-    window: int,
-    encoder_lens: Tensor | None,
-    sinks: Tensor | None,
+    is_cross_attention: bool = False,
+    window: int = 0,
+    encoder_lens: Tensor | None = None,
+    sinks: Tensor | None = None,
 ) -> None:
     """o [requests, heads, value width], filled. out_cache_loc [requests]: where the new K and V go."""
     if is_cross_attention:
