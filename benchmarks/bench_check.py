@@ -196,14 +196,14 @@ def mapped(file, name: str) -> torch.Tensor:
 CHILD = """
 import sys, time
 import torch
-import specwire.check
-specwire.check.modules("specwire.checks")
+import specwire.diagnosis.check
+specwire.diagnosis.check.modules("specwire.checks")
 torch.linalg.vecdot(torch.zeros(4, 4), torch.zeros(4, 4))
 def memory(key):
     return int(next(line for line in open("/proc/self/status") if line.startswith(key)).split()[1])
 before = memory("VmRSS")
 start, used = time.perf_counter(), time.process_time()
-document = specwire.check.check_capture(sys.argv[1], sys.argv[2])
+document = specwire.diagnosis.check.check_capture(sys.argv[1], sys.argv[2])
 print(time.perf_counter() - start, time.process_time() - used, 1024 * (memory("VmHWM") - before),
 document["verdict"])
 """

@@ -17,9 +17,9 @@ import sys
 import time
 from pathlib import Path
 
-from specwire.gate import _OURS
+from specwire.gate.leftovers import _OURS
 from specwire.strip.words import NEEDLES
-from specwire.tree import Tree
+from specwire.trees.tree import Tree
 
 LIMIT = 3.0
 ROUNDS = 15

@@ -26,7 +26,7 @@ from specwire.model_files import read_config
 from specwire.profile import decode_stretches, read_profile
 from specwire.report.contents import contents
 from specwire.report.page import page
-from specwire.tree import Tree
+from specwire.trees.tree import Tree
 
 ROOT = Path(__file__).resolve().parent.parent
 STEPS = ("--speculative-num-steps=3", "--speculative-eagle-topk=1", "--speculative-num-draft-tokens=4")

@@ -20,8 +20,8 @@ from pathlib import Path
 
 import libcst
 
-from specwire import collecting, surgery
-from specwire.tree import Tree
+from specwire.patching import collecting, surgery
+from specwire.trees.tree import Tree
 
 LIMITS = {"apply": 1.5, "remove": 0.5}
 ROUNDS = 3

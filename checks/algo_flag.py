@@ -5,10 +5,10 @@ Cause: `--speculative-algorithm EAGLE` with an EAGLE-3 draft; the width test the
 Fix: start the engine with `--speculative-algorithm EAGLE3`.
 """
 
-from specwire.case import Case
-from specwire.evidence import Cause, Evidence
-from specwire.fits import is_final
-from specwire.hints import told_in_vain
+from specwire.diagnosis.case import Case
+from specwire.diagnosis.evidence import Cause, Evidence
+from specwire.diagnosis.fits import is_final
+from specwire.diagnosis.hints import told_in_vain
 
 
 def check(evidence: Evidence) -> Cause | None:

@@ -5,9 +5,9 @@ Cause: the release reads the draft's layer ids by another convention than the on
 Fix: write the ids that this release turns into the trained boundaries.
 """
 
-from specwire.case import Case
-from specwire.evidence import Cause, Evidence
-from specwire.hints import asked_for, layer_ids_fix, listed, usual_defaults
+from specwire.diagnosis.case import Case
+from specwire.diagnosis.evidence import Cause, Evidence
+from specwire.diagnosis.hints import asked_for, layer_ids_fix, listed, usual_defaults
 
 
 def check(evidence: Evidence) -> Cause | None:

@@ -6,9 +6,9 @@ recorded.
 Fix: record after they have been added, or train on states recorded at the same place.
 """
 
-from specwire.case import Case
-from specwire.evidence import Cause, Evidence
-from specwire.hints import listed
+from specwire.diagnosis.case import Case
+from specwire.diagnosis.evidence import Cause, Evidence
+from specwire.diagnosis.hints import listed
 
 
 def check(evidence: Evidence) -> Cause | None:

@@ -6,9 +6,9 @@ overwritten.
 Fix: write the ids where this release reads them.
 """
 
-from specwire.case import Case
-from specwire.evidence import Cause, Evidence
-from specwire.hints import asked_for, layer_ids_fix, listed, usual_defaults
+from specwire.diagnosis.case import Case
+from specwire.diagnosis.evidence import Cause, Evidence
+from specwire.diagnosis.hints import asked_for, layer_ids_fix, listed, usual_defaults
 
 
 def check(evidence: Evidence) -> Cause | None:

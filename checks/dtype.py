@@ -5,9 +5,9 @@ Cause: sender and receiver, target and draft, or checkpoint and launch arguments
 Fix: one dtype for both models and for every buffer between them.
 """
 
-from specwire.case import Case
-from specwire.evidence import Cause, Evidence
-from specwire.hints import static_cause
+from specwire.diagnosis.case import Case
+from specwire.diagnosis.evidence import Cause, Evidence
+from specwire.diagnosis.hints import static_cause
 
 EIGHT = ("float8_e4m3fn", "float8_e5m2")
 NARROWER = {"float32": ("bfloat16", "float16"), "bfloat16": EIGHT, "float16": EIGHT}

@@ -5,9 +5,9 @@ Cause: a checkpoint without `lm_head` or with an unused table, or an engine that
 Fix: export both, or let the draft share the target's as it did in training.
 """
 
-from specwire.case import Case
-from specwire.evidence import Cause, Evidence, NotSeen
-from specwire.hints import static_cause
+from specwire.diagnosis.case import Case
+from specwire.diagnosis.evidence import Cause, Evidence, NotSeen
+from specwire.diagnosis.hints import static_cause
 
 CLOSE = 0.02  # two honest tables of one token differ by rounding at most
 

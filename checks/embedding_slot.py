@@ -5,9 +5,9 @@ Cause: a layer id of 0 (or of -1 before one is added), or ids counted from the e
 Fix: use the id of the layer that was trained.
 """
 
-from specwire.case import Case
-from specwire.evidence import Cause, Evidence
-from specwire.hints import layer_ids_fix, listed
+from specwire.diagnosis.case import Case
+from specwire.diagnosis.evidence import Cause, Evidence
+from specwire.diagnosis.hints import layer_ids_fix, listed
 
 
 def check(evidence: Evidence) -> Cause | None:

@@ -5,10 +5,10 @@ Cause: a draft for a target of another hidden size, or made for another number o
 Fix: use the draft that was trained for this target.
 """
 
-from specwire.case import Case
-from specwire.evidence import Cause, Evidence, NotSeen
-from specwire.hints import static_cause
-from specwire.shards import sharded
+from specwire.diagnosis.case import Case
+from specwire.diagnosis.evidence import Cause, Evidence, NotSeen
+from specwire.diagnosis.hints import static_cause
+from specwire.diagnosis.shards import sharded
 
 
 def check(evidence: Evidence) -> Cause | None:

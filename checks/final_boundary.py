@@ -6,11 +6,11 @@ it.
 Fix: capture after the loop, before the final norm.
 """
 
-from specwire.alterations import one_slot
-from specwire.case import Case
-from specwire.evidence import Cause, Evidence
-from specwire.fits import is_final
-from specwire.hints import listed
+from specwire.diagnosis.alterations import one_slot
+from specwire.diagnosis.case import Case
+from specwire.diagnosis.evidence import Cause, Evidence
+from specwire.diagnosis.fits import is_final
+from specwire.diagnosis.hints import listed
 
 FIX = "capture after the layer loop, before the final norm: a loop over layers' inputs cannot give it"
 

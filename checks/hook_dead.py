@@ -5,9 +5,9 @@ Cause: the model's class sets a flag that nothing on its path reads.
 Fix: use a release, or a model class, that collects the states for this architecture.
 """
 
-from specwire.case import Case
-from specwire.evidence import Cause, Evidence
-from specwire.hints import listed, told_in_vain
+from specwire.diagnosis.case import Case
+from specwire.diagnosis.evidence import Cause, Evidence
+from specwire.diagnosis.hints import listed, told_in_vain
 
 
 def check(evidence: Evidence) -> Cause | None:

@@ -6,8 +6,8 @@ own.
 Fix: give the draft its own cache and its own attention settings.
 """
 
-from specwire.case import Case
-from specwire.evidence import Cause, Evidence
+from specwire.diagnosis.case import Case
+from specwire.diagnosis.evidence import Cause, Evidence
 
 
 def check(evidence: Evidence) -> Cause | None:

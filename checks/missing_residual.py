@@ -5,9 +5,9 @@ Cause: the model file records `hidden_states` where the stream is `hidden_states
 Fix: record the sum of both.
 """
 
-from specwire.case import Case
-from specwire.evidence import Cause, Evidence
-from specwire.fits import part_of_stream
+from specwire.diagnosis.case import Case
+from specwire.diagnosis.evidence import Cause, Evidence
+from specwire.diagnosis.fits import part_of_stream
 
 
 def check(evidence: Evidence) -> Cause | None:

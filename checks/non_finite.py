@@ -6,9 +6,9 @@ filled.
 Fix: find the first layer that is not finite; serve in the dtype of the checkpoint.
 """
 
-from specwire.alterations import one_row
-from specwire.case import Case
-from specwire.evidence import Cause, Evidence
+from specwire.diagnosis.alterations import one_row
+from specwire.diagnosis.case import Case
+from specwire.diagnosis.evidence import Cause, Evidence
 
 
 def check(evidence: Evidence) -> Cause | None:

@@ -6,10 +6,10 @@ before `fc`.
 Fix: hand on the states as they were in training, before the norm.
 """
 
-from specwire.case import Case
-from specwire.evidence import Cause, Evidence, NotSeen
-from specwire.fits import is_final, normed
-from specwire.hints import static_cause
+from specwire.diagnosis.case import Case
+from specwire.diagnosis.evidence import Cause, Evidence, NotSeen
+from specwire.diagnosis.fits import is_final, normed
+from specwire.diagnosis.hints import static_cause
 
 
 def check(evidence: Evidence) -> Cause | None:

@@ -5,8 +5,8 @@ Cause: too little training data, data unlike the workload, or sampling settings.
 Fix: look at the data, the training and the workload; the wiring is not it.
 """
 
-from specwire.case import Case
-from specwire.evidence import Cause, Evidence, Skipped
+from specwire.diagnosis.case import Case
+from specwire.diagnosis.evidence import Cause, Evidence, Skipped
 
 LOW = 1.8
 

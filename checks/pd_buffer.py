@@ -5,8 +5,8 @@ Cause: the transfer buffer is one hidden size wide, or carries the target's stat
 Fix: make the buffer as wide as the concat, and transfer what a single node would have handed on.
 """
 
-from specwire.case import Case
-from specwire.evidence import Cause, Evidence
+from specwire.diagnosis.case import Case
+from specwire.diagnosis.evidence import Cause, Evidence
 
 
 def check(evidence: Evidence) -> Cause | None:

@@ -6,8 +6,8 @@ Cause: positions are taken per request where they are needed per token, or count
 Fix: give the draft the target's positions, row by row.
 """
 
-from specwire.case import Case
-from specwire.evidence import Cause, Evidence
+from specwire.diagnosis.case import Case
+from specwire.diagnosis.evidence import Cause, Evidence
 
 
 def check(evidence: Evidence) -> Cause | None:

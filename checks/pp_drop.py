@@ -5,9 +5,9 @@ Cause: inner states are collected on the last stage only, or its loop counts its
 Fix: hand the collected states on between stages; compare global layer numbers.
 """
 
-from specwire.case import Case
-from specwire.evidence import Cause, Evidence
-from specwire.hints import listed
+from specwire.diagnosis.case import Case
+from specwire.diagnosis.evidence import Cause, Evidence
+from specwire.diagnosis.hints import listed
 
 
 def check(evidence: Evidence) -> Cause | None:

@@ -6,10 +6,10 @@ for the full one.
 Fix: rotate the states back for the draft, or use a draft that was trained with this target.
 """
 
-from specwire.alterations import rotated, stranger
-from specwire.case import Case
-from specwire.evidence import Cause, Evidence
-from specwire.fits import rotated_basis
+from specwire.diagnosis.alterations import rotated, stranger
+from specwire.diagnosis.case import Case
+from specwire.diagnosis.evidence import Cause, Evidence
+from specwire.diagnosis.fits import rotated_basis
 
 
 def check(evidence: Evidence) -> Cause | None:

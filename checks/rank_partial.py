@@ -5,9 +5,9 @@ Cause: the states are read before a deferred or fused all-reduce has been done.
 Fix: read them after the reduce, or do the reduce on a copy.
 """
 
-from specwire.case import Case
-from specwire.evidence import Cause, Evidence
-from specwire.fits import sum_over_ranks
+from specwire.diagnosis.case import Case
+from specwire.diagnosis.evidence import Cause, Evidence
+from specwire.diagnosis.fits import sum_over_ranks
 
 
 def check(evidence: Evidence) -> Cause | None:

@@ -5,9 +5,9 @@ Cause: tensor, sequence or data parallel sharding is still in force where the dr
 Fix: gather the states over the ranks before the draft.
 """
 
-from specwire.case import Case
-from specwire.evidence import Cause, Evidence
-from specwire.shards import sharded
+from specwire.diagnosis.case import Case
+from specwire.diagnosis.evidence import Cause, Evidence
+from specwire.diagnosis.shards import sharded
 
 FIX = "gather the states over the ranks (all-gather) before they are handed to the draft"
 

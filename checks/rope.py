@@ -5,9 +5,9 @@ Cause: one table shared by target and draft, a theta read from the wrong place, 
 Fix: run the draft with the rotary settings it was trained with.
 """
 
-from specwire.case import Case
-from specwire.evidence import Cause, Evidence
-from specwire.hints import static_cause
+from specwire.diagnosis.case import Case
+from specwire.diagnosis.evidence import Cause, Evidence
+from specwire.diagnosis.hints import static_cause
 
 
 def check(evidence: Evidence) -> Cause | None:

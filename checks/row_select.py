@@ -7,10 +7,10 @@ Fix: gather the states with the index that the token ids were gathered with.
 
 from collections import Counter
 
-from specwire.alterations import one_row
-from specwire.case import Case
-from specwire.evidence import Cause, Evidence
-from specwire.shards import sharded
+from specwire.diagnosis.alterations import one_row
+from specwire.diagnosis.case import Case
+from specwire.diagnosis.evidence import Cause, Evidence
+from specwire.diagnosis.shards import sharded
 
 FIX = "gather the states by the index that the token ids were gathered by (accepted tokens, cached prefix)"
 

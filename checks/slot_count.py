@@ -5,9 +5,9 @@ Cause: the list of layer ids is too long or too short, or the engine left one ou
 Fix: give as many ids as there were in training.
 """
 
-from specwire.case import Case
-from specwire.evidence import Cause, Evidence
-from specwire.hints import listed
+from specwire.diagnosis.case import Case
+from specwire.diagnosis.evidence import Cause, Evidence
+from specwire.diagnosis.hints import listed
 
 
 def check(evidence: Evidence) -> Cause | None:

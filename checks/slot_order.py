@@ -5,9 +5,9 @@ Cause: the layer ids are in another order than in training (or the engine sorts 
 Fix: put the ids into the order of training.
 """
 
-from specwire.case import Case
-from specwire.evidence import Cause, Evidence
-from specwire.hints import layer_ids_fix, listed
+from specwire.diagnosis.case import Case
+from specwire.diagnosis.evidence import Cause, Evidence
+from specwire.diagnosis.hints import layer_ids_fix, listed
 
 
 def check(evidence: Evidence) -> Cause | None:

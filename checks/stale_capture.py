@@ -5,10 +5,10 @@ Cause: references to a buffer that is written again, or a graph that was capture
 Fix: copy the states when they are collected; set the layers before graphs are captured.
 """
 
-from specwire.case import Case
-from specwire.evidence import Cause, Evidence
-from specwire.fits import repeated_rows
-from specwire.hints import listed
+from specwire.diagnosis.case import Case
+from specwire.diagnosis.evidence import Cause, Evidence
+from specwire.diagnosis.fits import repeated_rows
+from specwire.diagnosis.hints import listed
 
 FIX = "copy the states when they are collected, and set the layers to capture before graphs are captured"
 

@@ -5,8 +5,8 @@ Cause: states and token ids are shifted against each other, in serving or in the
 Fix: pair state t with token t + 1, once: in the engine, or in the data, not in both.
 """
 
-from specwire.case import Case
-from specwire.evidence import Cause, Evidence
+from specwire.diagnosis.case import Case
+from specwire.diagnosis.evidence import Cause, Evidence
 
 SHIFTS = (1, -1, 2, -2)
 

@@ -5,9 +5,9 @@ Cause: `d2t` is missing, not loaded, or from another vocabulary.
 Fix: export the draft with the map it was trained with.
 """
 
-from specwire.case import Case
-from specwire.evidence import Cause, Evidence
-from specwire.hints import static_cause
+from specwire.diagnosis.case import Case
+from specwire.diagnosis.evidence import Cause, Evidence
+from specwire.diagnosis.hints import static_cause
 
 FIX = "export the draft with the d2t and t2d that it was trained with, and see that the engine loads them"
 

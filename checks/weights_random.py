@@ -5,9 +5,9 @@ Cause: tensors whose names the loader does not know keep their random start; or 
 Fix: export the draft under the names that this release loads.
 """
 
-from specwire.case import Case
-from specwire.evidence import Cause, Evidence, NotSeen
-from specwire.hints import static_cause
+from specwire.diagnosis.case import Case
+from specwire.diagnosis.evidence import Cause, Evidence, NotSeen
+from specwire.diagnosis.hints import static_cause
 
 FIX = "compare the checkpoint's tensor names with those the engine loads, and its path with the one you mean"
 

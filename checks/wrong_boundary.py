@@ -5,9 +5,9 @@ Cause: a layer id in the draft's config is wrong, or the engine's own list is.
 Fix: correct that slot's layer id.
 """
 
-from specwire.case import Case
-from specwire.evidence import Cause, Evidence
-from specwire.hints import layer_ids_fix, listed
+from specwire.diagnosis.case import Case
+from specwire.diagnosis.evidence import Cause, Evidence
+from specwire.diagnosis.hints import layer_ids_fix, listed
 
 
 def check(evidence: Evidence) -> Cause | None:

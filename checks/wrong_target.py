@@ -5,9 +5,9 @@ Cause: another checkpoint is served: a different model, a fine-tune of the right
 Fix: serve the target that the draft was trained for, or train the draft for this one.
 """
 
-from specwire.alterations import stranger
-from specwire.case import Case
-from specwire.evidence import Cause, Evidence
+from specwire.diagnosis.alterations import stranger
+from specwire.diagnosis.case import Case
+from specwire.diagnosis.evidence import Cause, Evidence
 
 
 def check(evidence: Evidence) -> Cause | None:

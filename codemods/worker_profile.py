@@ -4,7 +4,9 @@ from specwire.probe import Probe, Tap, Unrecognised
 
 
 def find(source, sites):
-    from specwire import workers  # LibCST is dear to import, and listing the probes needs none of it
+    from specwire.sites import (
+        workers,  # LibCST is dear to import, and listing the probes needs none of it
+    )
 
     for found in (*workers.stages(source), *workers.target_forwards(source)):
         if isinstance(found, workers.Missing):

@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 
 from specwire.capture_write import write_event
-from specwire.golden import Noise
-from specwire.golden_write import States, write_golden
+from specwire.goldens.golden import Noise
+from specwire.goldens.write import States, write_golden
 
 torch.set_num_threads(1)  # tiny tensors: more threads only wait for each other
 

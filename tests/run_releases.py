@@ -23,8 +23,8 @@ from pathlib import Path
 
 import releases
 
-from specwire import marks, surgery
-from specwire.tree import Tree
+from specwire.patching import marks, surgery
+from specwire.trees.tree import Tree
 
 
 @dataclass

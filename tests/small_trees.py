@@ -5,8 +5,8 @@ import stat
 import textwrap
 from pathlib import Path
 
-from specwire import surgery
-from specwire.tree import Tree
+from specwire.patching import surgery
+from specwire.trees.tree import Tree
 
 TARGET = b'''"""A target."""
 

@@ -4,8 +4,8 @@ import textwrap
 
 import pytest
 
-from specwire.bindings import made_from, readable, reading, sources_of
-from specwire.source import Source
+from specwire.sites.bindings import made_from, readable, reading, sources_of
+from specwire.sites.source import Source
 
 
 def place_in(body: str, parameters: str = "self, given"):

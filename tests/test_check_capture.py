@@ -10,12 +10,12 @@ import torch
 from captures import concat, make_golden, make_states, write_batch
 from click.testing import CliRunner
 
-from specwire.check import check_capture
 from specwire.cli.check import command
+from specwire.diagnosis.check import check_capture
+from specwire.diagnosis.render import render_text
 from specwire.errors import SpecwireError
-from specwire.golden import Noise
-from specwire.golden_write import States, write_golden
-from specwire.render import render_text
+from specwire.goldens.golden import Noise
+from specwire.goldens.write import States, write_golden
 
 PROMPTS = [[4, 5, 6, 7, 8, 9], [12, 5, 8, 3]]
 STATES = make_states(PROMPTS)

@@ -133,7 +133,7 @@ def test_the_log_needs_no_tensor_library(tmp_path: Path) -> None:
         "hs_first5=[0.0295, -0.0113, -0.0168, -0.0181, -0.0184]\n"
     )
     code = (
-        "import sys; from specwire.log_check import check_log; "
+        "import sys; from specwire.diagnosis.log_check import check_log; "
         f"document = check_log('golden/kimi-k2.5/hs_first5.json', {str(log)!r}); "
         "assert document['verdict'] == 'match'; assert 'torch' not in sys.modules and 'sglang' not in "
         "sys.modules"

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from specwire.case import PROMPTS, Case, World, concat, evidence_of, heard
+from specwire.diagnosis.case import PROMPTS, Case, World, concat, evidence_of, heard
+from specwire.diagnosis.log_check import check_log
+from specwire.diagnosis.logs import read_log
 from specwire.errors import SpecwireError
-from specwire.log_check import check_log
-from specwire.logs import read_log
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "kimi-k2.5" / "hs_first5.json"
 SERVED = [0.0295, -0.0113, -0.0168, -0.0181, -0.0184]

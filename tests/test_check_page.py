@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from specwire.case import Case, evidence_of
-from specwire.check import examine
-from specwire.html import page, write_page
-from specwire.render import render_text
+from specwire.diagnosis.case import Case, evidence_of
+from specwire.diagnosis.check import examine
+from specwire.diagnosis.html import page, write_page
+from specwire.diagnosis.render import render_text
 
 VOID = {"meta", "br"}
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from specwire.case import Case, evidence_of
-from specwire.check import documented, examine
-from specwire.evidence import Cause
+from specwire.diagnosis.case import Case, evidence_of
+from specwire.diagnosis.check import documented, examine
+from specwire.diagnosis.evidence import Cause
 from specwire.registry import modules
 
 torch.set_num_threads(1)  # tiny tensors: more threads only wait for each other

@@ -37,7 +37,7 @@ def test_bad_usage_is_no_finding(words):
 
 
 def test_a_crash_is_no_finding():
-    code = "import specwire.tree, specwire.cli as c; specwire.tree.Tree.find = lambda *a: 1 / 0; c.main(['status', 'x'])"
+    code = "import specwire.trees.tree, specwire.cli as c; specwire.trees.tree.Tree.find = lambda *a: 1 / 0; c.main(['status', 'x'])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.returncode == 2 and "ZeroDivisionError" in done.stderr
 

@@ -8,9 +8,10 @@ import releases
 from libcst.codemod import CodemodContext, SkipFile
 from small_trees import make_tree
 
-from specwire import codemod, surgery
+from specwire import codemod
 from specwire.errors import SpecwireError
-from specwire.tree import Tree
+from specwire.patching import surgery
+from specwire.trees.tree import Tree
 
 TARGET = "sglang/srt/models/target.py"
 

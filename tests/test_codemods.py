@@ -5,8 +5,9 @@ import textwrap
 
 import pytest
 
-from specwire import marks, registry
-from specwire.insert import render
+from specwire import registry
+from specwire.patching import marks
+from specwire.patching.insert import render
 
 PROBES = {name: module.PROBE for name, module in registry.modules("specwire.codemods").items()}
 DOCS = {name: module.__doc__ for name, module in registry.modules("specwire.codemods").items()}

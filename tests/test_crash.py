@@ -15,11 +15,12 @@ import pytest
 from faults import CHANGING, Fault, errors, kills, stopped
 from small_trees import DEBUG, FILES, TARGET, applied, make_tree, snapshot
 
-from specwire import cli, surgery
+from specwire import cli
 from specwire.errors import SpecwireError
-from specwire.overlay import make_overlay, sweep
-from specwire.transaction import Change, commit, pending, recover
-from specwire.tree import Tree
+from specwire.patching import surgery
+from specwire.trees.overlay import make_overlay, sweep
+from specwire.trees.transaction import Change, commit, pending, recover
+from specwire.trees.tree import Tree
 
 
 class Scene:

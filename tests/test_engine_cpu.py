@@ -17,7 +17,7 @@ import pytest
 from specwire.engine.arguments import environment, server_arguments
 from specwire.engine.run import run_engine
 from specwire.errors import SpecwireError
-from specwire.tree import Tree
+from specwire.trees.tree import Tree
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "fixtures"))
 from make import make  # noqa: E402

@@ -17,9 +17,11 @@ import jsonschema
 import pytest
 from click.testing import CliRunner
 
-from specwire import gate_scan, marks, transaction
 from specwire.cli.gate import command
 from specwire.errors import SpecwireError
+from specwire.gate import scan
+from specwire.patching import marks
+from specwire.trees import transaction
 
 LEFTOVERS = Path(__file__).parents[1] / "fixtures" / "leftovers"
 TAP = marks.marked("if _specwire.on: _specwire.draft_fc(x)", "draft-fc").encode()
@@ -432,8 +434,8 @@ def test_formats_agree_on_the_exit_code(full):
 @pytest.mark.parametrize("c_library", [True, False], ids=["with the C library's search", "without"])
 def test_scanning_many_files(tmp_path, monkeypatch, c_library):
     """Files found by the parent and by its children, in order; one larger than the buffer; words at its very edges."""
-    monkeypatch.setattr(gate_scan, "_WORTH_A_SECOND_PROCESS", 10)
-    monkeypatch.setattr(gate_scan, "_BUFFER", 64)
+    monkeypatch.setattr(scan, "_WORTH_A_SECOND_PROCESS", 10)
+    monkeypatch.setattr(scan, "_BUFFER", 64)
     if not c_library:
         monkeypatch.setitem(__import__("sys").modules, "ctypes", None)
     paths, expected = [], []
@@ -445,20 +447,20 @@ def test_scanning_many_files(tmp_path, monkeypatch, c_library):
         paths.append(path)
         expected += [path] if number % 3 == 0 else []
     assert (
-        gate_scan.holding(paths, (b"absent", b"needle"), lambda data, held: held == (b"needle",)) == expected
+        scan.holding(paths, (b"absent", b"needle"), lambda data, held: held == (b"needle",)) == expected
     )
-    assert gate_scan.holding(paths, (b"needle",), lambda data, held: len(data) > 200) == [
+    assert scan.holding(paths, (b"needle",), lambda data, held: len(data) > 200) == [
         path for path in expected if os.path.getsize(path) > 200
     ]
 
 
 def test_an_unreadable_file_is_not_called_clean(tmp_path, monkeypatch):
-    monkeypatch.setattr(gate_scan, "_WORTH_A_SECOND_PROCESS", 4)
+    monkeypatch.setattr(scan, "_WORTH_A_SECOND_PROCESS", 4)
     paths = [str(tmp_path / f"{number}.py") for number in range(8)]
     for path in paths[:-1]:
         Path(path).write_bytes(b"x")
     with pytest.raises(SpecwireError, match="7.py"):
-        gate_scan.holding(paths, (b"y",), lambda data, held: True)
+        scan.holding(paths, (b"y",), lambda data, held: True)
 
 
 def test_the_hook_names_the_command():

@@ -10,8 +10,8 @@ import pytest
 
 from specwire.cli import main
 from specwire.errors import SpecwireError
-from specwire.golden import open_golden
 from specwire.goldens.build import build_golden, default_prompts
+from specwire.goldens.golden import open_golden
 
 CONFIG = {
     "architectures": ["LlamaForCausalLM"],

@@ -19,7 +19,7 @@ from safetensors import safe_open
 
 from specwire.cli.golden import command as golden_command
 from specwire.errors import SpecwireError
-from specwire.golden import open_golden
+from specwire.goldens.golden import open_golden
 from specwire.tensorfile import open_tensors, write_tensors
 
 PROMPTS = [[4, 5, 6, 7], [9, 5, 8]]

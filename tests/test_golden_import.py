@@ -11,9 +11,9 @@ import torch
 from captures import make_states, write_batch
 from safetensors.torch import save_file
 
-from specwire.check import check_capture
+from specwire.diagnosis.check import check_capture
 from specwire.errors import SpecwireError
-from specwire.golden import open_golden
+from specwire.goldens.golden import open_golden
 from specwire.goldens.imports import import_golden
 
 IDS = [4, 5, 6, 7, 8]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from specwire.golden import open_golden
+from specwire.goldens.golden import open_golden
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 FILES = sorted(GOLDEN.rglob("*.safetensors"))

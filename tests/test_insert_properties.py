@@ -14,10 +14,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from specwire import marks, registry
+from specwire import registry
 from specwire.errors import SpecwireError
-from specwire.insert import render
-from specwire.taps import TappedFile
+from specwire.patching import marks
+from specwire.patching.insert import render
+from specwire.patching.taps import TappedFile
 
 EXAMPLES = int(os.environ.get("SPECWIRE_EXAMPLES", 40))
 settings.register_profile(

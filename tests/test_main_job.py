@@ -123,6 +123,6 @@ def tokens(root: Path, fixture: Path, out: Path, env: dict[str, str]) -> list[li
 
 
 def specwire_root() -> str:
-    from specwire.tree import Tree
+    from specwire.trees.tree import Tree
 
     return str(Tree.find("installed").root)

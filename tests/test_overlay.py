@@ -7,11 +7,11 @@ import sys
 import pytest
 from small_trees import DEBUG, FILES, TAPPED, TARGET, applied, make_tree, removed, snapshot
 
-from specwire import marks, surgery
 from specwire.cli._trees import opened
 from specwire.errors import SpecwireError
-from specwire.overlay import make_overlay
-from specwire.tree import Tree
+from specwire.patching import marks, surgery
+from specwire.trees.overlay import make_overlay
+from specwire.trees.tree import Tree
 
 TARGET_NAME = "sglang/srt/models/target.py"
 

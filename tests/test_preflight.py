@@ -25,7 +25,7 @@ from specwire.cli.preflight import command
 from specwire.errors import SpecwireError
 from specwire.model_files import target_name
 from specwire.preflight import preflight
-from specwire.tree import Tree
+from specwire.trees.tree import Tree
 
 SLICES = Path(__file__).parent.parent / "fixtures" / "slices"
 ADDS_ONE, BOUNDARIES = SLICES / "adds-one", SLICES / "boundaries"

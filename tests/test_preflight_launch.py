@@ -17,7 +17,7 @@ from specwire.preflight.interpreter.modules import Source
 from specwire.preflight.launch import launch_file, process_launch, typed_launch
 from specwire.preflight.options import read_options
 from specwire.preflight.shell import split_commands
-from specwire.tree import Tree
+from specwire.trees.tree import Tree
 
 SLICES = Path(__file__).parent.parent / "fixtures" / "slices"
 

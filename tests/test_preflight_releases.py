@@ -18,7 +18,7 @@ from specwire.preflight.interpreter.modules import Source
 from specwire.preflight.launch import typed_launch
 from specwire.preflight.options import read_options
 from specwire.preflight.rule import draft_rule
-from specwire.tree import Tree
+from specwire.trees.tree import Tree
 
 sys.path.insert(0, str(Path(__file__).parent))
 from preflight_models import DEEPSEEK, TARGET, draft, draft_config, draft_tensors, golden, target  # noqa: E402

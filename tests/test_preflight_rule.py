@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from specwire.preflight import captured_boundaries, draft_rule, explain
-from specwire.preflight.interpreter import machine
 from specwire.preflight.draft import read_draft
+from specwire.preflight.interpreter import machine
 from specwire.preflight.interpreter.modules import Source
-from specwire.tree import Tree
+from specwire.trees.tree import Tree
 
 SLICES = Path(__file__).parent.parent / "fixtures" / "slices"
 ADDS_ONE, BOUNDARIES = SLICES / "adds-one", SLICES / "boundaries"

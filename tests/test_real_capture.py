@@ -12,12 +12,12 @@ import pytest
 import torch
 
 from specwire.capture import open_capture
-from specwire.check import check_capture
-from specwire.context import make_context
-from specwire.gather import gather
-from specwire.golden import open_golden
-from specwire.golden_write import States, write_golden
-from specwire.log_check import check_log
+from specwire.diagnosis.check import check_capture
+from specwire.diagnosis.context import make_context
+from specwire.diagnosis.gather import gather
+from specwire.diagnosis.log_check import check_log
+from specwire.goldens.golden import open_golden
+from specwire.goldens.write import States, write_golden
 from specwire.tensorfile import open_tensors, write_tensors
 
 ROOT = Path(__file__).parent.parent

@@ -9,9 +9,9 @@ import pytest
 import releases
 from run_releases import round_trip
 
-from specwire import surgery
-from specwire.coverage import coverage, totals
-from specwire.tree import Tree
+from specwire.patching import surgery
+from specwire.patching.coverage import coverage, totals
+from specwire.trees.tree import Tree
 
 pytestmark = [pytest.mark.release, pytest.mark.slow]
 

@@ -14,7 +14,7 @@ import torch
 from safetensors import safe_open
 
 from specwire import registry
-from specwire.insert import render
+from specwire.patching.insert import render
 
 RUNTIME = Path(__file__).parent.parent / "src" / "specwire" / "runtime" / "_specwire.py"
 PROBES = {name: module.PROBE for name, module in registry.modules("specwire.codemods").items()}

@@ -14,10 +14,10 @@ import pytest
 from click.testing import CliRunner
 from preflight_models import draft, draft_config, golden, target
 
-from specwire import marks
 from specwire.cli.ship import command
-from specwire.identity import model_identity, tree_identity
-from specwire.tree import Tree
+from specwire.patching import marks
+from specwire.trees.identity import model_identity, tree_identity
+from specwire.trees.tree import Tree
 
 SLICE = Path(__file__).parent.parent / "fixtures" / "slices" / "adds-one"
 

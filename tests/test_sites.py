@@ -6,7 +6,7 @@ import textwrap
 import pytest
 
 from specwire import registry
-from specwire.insert import render
+from specwire.patching.insert import render
 
 PROBES = {name: module.PROBE for name, module in registry.modules("specwire.codemods").items()}
 

@@ -15,7 +15,7 @@ from specwire.cli.strip import command
 from specwire.errors import SpecwireError
 from specwire.strip.plan import plan
 from specwire.strip.words import Words
-from specwire.tree import MARKER
+from specwire.trees.tree import MARKER
 
 TAKEN = {
     "environ.get": ('if os.environ.get("EAGLE3_DEBUG"):\n    print("x", x.shape, file=sys.stderr)\n', ""),

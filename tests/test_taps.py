@@ -5,10 +5,10 @@ import ast
 import pytest
 from small_trees import DEBUG, DRAFT, TARGET, crlf, dedent
 
-from specwire import marks
-from specwire.insert import render
-from specwire.surgery import probes
-from specwire.taps import TappedFile, unchanged
+from specwire.patching import marks
+from specwire.patching.insert import render
+from specwire.patching.surgery import probes
+from specwire.patching.taps import TappedFile, unchanged
 
 NAME = "sglang/srt/models/target.py"
 

@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_trees import DRAFT, LOGITS, TARGET, make_tree, snapshot
 
-from specwire import marks, surgery
-from specwire.taps import TappedFile, unchanged
-from specwire.transaction import Change, commit, pending, recover
+from specwire.patching import marks, surgery
+from specwire.patching.taps import TappedFile, unchanged
+from specwire.trees.transaction import Change, commit, pending, recover
 
 EXAMPLES = int(os.environ.get("SPECWIRE_EXAMPLES", "10"))
 ends = st.sampled_from([b"\n", b"\r\n"])

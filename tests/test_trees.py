@@ -9,12 +9,24 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from small_trees import DEBUG, DRAFT, FILES, TAPPED, TARGET, applied, crlf, make_tree, removed, snapshot
+from small_trees import (
+    DEBUG,
+    DRAFT,
+    FILES,
+    TAPPED,
+    TARGET,
+    applied,
+    crlf,
+    make_tree,
+    removed,
+    snapshot,
+)
 
-from specwire import cli, marks, surgery
+from specwire import cli
 from specwire.errors import SpecwireError
-from specwire.transaction import Change, commit, locked
-from specwire.tree import Tree
+from specwire.patching import marks, surgery
+from specwire.trees.transaction import Change, commit, locked
+from specwire.trees.tree import Tree
 
 DONE = "[DONE] All debug logging removed. Ready for production restart."
 TARGET_NAME, DRAFT_NAME = "sglang/srt/models/target.py", "sglang/srt/models/draft_eagle3.py"
@@ -587,7 +599,7 @@ def test_compiled_files_that_hide_their_source(tree, run, tmp_path):
 def test_two_at_once(tree, run):
     before = snapshot(tree.root)
     code = (
-        "import sys; from pathlib import Path; from specwire.transaction import locked\n"
+        "import sys; from pathlib import Path; from specwire.trees.transaction import locked\n"
         "with locked(Path(sys.argv[1])): print('held', flush=True); sys.stdin.read()"
     )
     other = subprocess.Popen(
@@ -674,7 +686,7 @@ def test_edited_after_the_crash_is_left_alone(tree, run):
 
 
 def test_journal_from_elsewhere_reaches_nothing_outside(tree, tmp_path):
-    from specwire.transaction import JOURNAL, recover
+    from specwire.trees.transaction import JOURNAL, recover
 
     victim = tmp_path / "victim"
     victim.write_bytes(b"x")

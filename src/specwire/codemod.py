@@ -16,11 +16,11 @@ from pathlib import Path
 import libcst as cst
 from libcst.codemod import CodemodCommand, CodemodContext, SkipFile
 
-from specwire import marks, surgery
 from specwire.errors import SpecwireError
-from specwire.insert import render
-from specwire.taps import TappedFile
-from specwire.tree import PACKAGE
+from specwire.patching import marks, surgery
+from specwire.patching.insert import render
+from specwire.patching.taps import TappedFile
+from specwire.trees.tree import PACKAGE
 
 
 def __getattr__(name: str) -> type[InsertTaps]:

@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from specwire.source import Place, Source
+    from specwire.sites.source import Place, Source
 
 GROUPS = ("debug", "capture", "profile")
 

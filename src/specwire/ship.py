@@ -10,8 +10,8 @@ from typing import Any
 
 from specwire import __version__
 from specwire.errors import FINDING, INCONCLUSIVE, OK, SpecwireError
-from specwire.identity import model_identity, newest_change, tree_identity
-from specwire.tree import Tree
+from specwire.trees.identity import model_identity, newest_change, tree_identity
+from specwire.trees.tree import Tree
 
 SCHEMA = "specwire.ship/1"
 _WEIGHTS = ("*.json", "*.safetensors", "*.bin")
@@ -99,7 +99,7 @@ def read_verified(place: Path) -> tuple[dict[str, Any], float]:
 
 
 def _stopped(shipment: Shipment) -> Iterator[Step]:
-    from specwire.live import look
+    from specwire.trees.live import look
 
     if not Path("/proc/self").exists():
         yield Step(
@@ -125,7 +125,7 @@ def _stopped(shipment: Shipment) -> Iterator[Step]:
 
 
 def _clean(shipment: Shipment) -> Iterator[Step]:
-    from specwire.gate import scan
+    from specwire.gate.leftovers import scan
 
     report = scan([str(shipment.tree.package)], str(shipment.tree.root))
     if report.findings:
@@ -144,7 +144,7 @@ def _clean(shipment: Shipment) -> Iterator[Step]:
 
 
 def _pristine(shipment: Shipment) -> Iterator[Step]:
-    from specwire.gate_pristine import NoRecord, differences
+    from specwire.gate.pristine import NoRecord, differences
 
     try:
         found = differences(shipment.tree, shipment.record)

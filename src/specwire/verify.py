@@ -12,15 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specwire import marks, surgery
-from specwire.check import check_capture
-from specwire.context import Rule, make_context
+from specwire.diagnosis.check import check_capture
+from specwire.diagnosis.context import Rule, make_context
 from specwire.errors import SpecwireError
-from specwire.golden import check_token_ids, open_golden
-from specwire.identity import model_identity, tree_identity
+from specwire.goldens.golden import check_token_ids, open_golden
 from specwire.model_files import read_config, text_config
-from specwire.overlay import make_overlay
-from specwire.tree import Tree
+from specwire.patching import marks, surgery
+from specwire.trees.identity import model_identity, tree_identity
+from specwire.trees.overlay import make_overlay
+from specwire.trees.tree import Tree
 
 if TYPE_CHECKING:
     from specwire.engine.run import EngineResult

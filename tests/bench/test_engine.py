@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from specwire.bench.statistics import quantile
-from specwire.profile import decode_stretches, read_profile
+from specwire.profile import read_profile
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -86,15 +85,17 @@ def test_parts_add_up_to_the_cycle(benched):
         assert point["loads"][0]["profile"]["decode"]["accounted"] == pytest.approx(1, abs=0.01)
 
 
-def test_cycles_add_up_to_what_the_client_saw(benched):
-    """From a request's first token to its last, by two clocks in two processes: medians, for the machine is shared."""
+def test_every_token_after_the_first_has_its_cycle(benched):
+    """Counted, not timed: how long the cycles take beside the client's clock is the benchmark's to say."""
     out, document = benched
     for number, point in enumerate(document["points"]):
         runs = point["loads"][0]["runs"]
         (profile,) = read_profile(next(out.glob(f"points/{number}-*/profile")))
         cycles = [each for each in profile.cycles if runs[0]["begin"] <= each.begin <= runs[-1]["end"]]
-        theirs = quantile([run["decode_ms"]["p50"] for run in runs], 0.5)
-        assert quantile(decode_stretches(cycles), 0.5) == pytest.approx(theirs, rel=0.05), point["name"]
+        tokens = sum(sum(each.accepted) or 1 for each in cycles if each.mode == "DECODE")
+        requests = len(runs) * document["workload"]["prompts"]
+        beyond_the_end = 4 * requests  # drafted past a request's last token, or one turn more before its end was seen
+        assert 47 * requests <= tokens <= 47 * requests + beyond_the_end, point["name"]
 
 
 def test_stages_are_all_there(benched):

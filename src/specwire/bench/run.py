@@ -8,13 +8,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from specwire import __version__, surgery
+from specwire import __version__
 from specwire.bench.compare import comparisons
 from specwire.bench.points import Say, Setting, Stand, Workload, measure
 from specwire.errors import FAULT, FINDING, INCONCLUSIVE, OK, SpecwireError
-from specwire.identity import model_identity, tree_identity
-from specwire.overlay import make_overlay
-from specwire.tree import Tree
+from specwire.patching import surgery
+from specwire.trees.identity import model_identity, tree_identity
+from specwire.trees.overlay import make_overlay
+from specwire.trees.tree import Tree
 
 SCHEMA = "specwire.bench/1"
 PROBE = "worker-profile"

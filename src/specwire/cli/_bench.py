@@ -129,7 +129,7 @@ def stand_of(tree, python, target, ranks, device, no_profile, boot_timeout, sile
     from specwire.bench.run import profiled_view
     from specwire.engine.run import resolve_device
     from specwire.model_files import read_config
-    from specwire.tree import Tree
+    from specwire.trees.tree import Tree
 
     if not tree or not target:
         raise SpecwireError(

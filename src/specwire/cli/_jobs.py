@@ -36,8 +36,8 @@ def job_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def job_of(tree, python, engine_arguments, target, draft, golden, ranks, device, names, timeout):
     """The job that the options name. Raises SpecwireError when there is no such tree or probe."""
-    from specwire.surgery import chosen
-    from specwire.tree import Tree
+    from specwire.patching.surgery import chosen
+    from specwire.trees.tree import Tree
     from specwire.verify import Job
 
     return Job(

@@ -10,11 +10,11 @@ from pathlib import Path
 
 from specwire.cli import _options as options
 from specwire.errors import FAULT, SpecwireError
-from specwire.live import LiveServer, refuse_if_live
-from specwire.outcome import Outcome
-from specwire.overlay import sweep
-from specwire.transaction import Recovery, locked, pending, recover
-from specwire.tree import Tree
+from specwire.patching.outcome import Outcome
+from specwire.trees.live import LiveServer, refuse_if_live
+from specwire.trees.overlay import sweep
+from specwire.trees.transaction import Recovery, locked, pending, recover
+from specwire.trees.tree import Tree
 
 DONE = "[DONE] All debug logging removed. Ready for production restart."
 _MARKS = {"removed": "[OK]", "failed": "[FAILED]", "edited": "[EDITED]"}

@@ -2,12 +2,12 @@ from __future__ import annotations
 
 import click
 
-from specwire import surgery
 from specwire.cli import _options as options
 from specwire.cli import _trees as trees
-from specwire.compiled import refuse_unchecked
-from specwire.overlay import make_overlay
+from specwire.patching import surgery
 from specwire.probe import GROUPS
+from specwire.trees.compiled import refuse_unchecked
+from specwire.trees.overlay import make_overlay
 
 
 @click.command()

@@ -9,7 +9,7 @@ import click
 
 from specwire.cli import _options
 from specwire.errors import SpecwireError
-from specwire.tree import Tree
+from specwire.trees.tree import Tree
 
 
 @click.command("check")
@@ -53,9 +53,9 @@ def command(
 
     Example: specwire check --golden golden/target.safetensors --capture out/capture --draft models/draft
     """
-    from specwire.check import EXIT, check_capture
-    from specwire.context import make_context
-    from specwire.render import render_text
+    from specwire.diagnosis.check import EXIT, check_capture
+    from specwire.diagnosis.context import make_context
+    from specwire.diagnosis.render import render_text
 
     if (capture is None) == (log is None):
         raise SpecwireError("give either --capture DIR or --log FILE to check")
@@ -69,11 +69,11 @@ def command(
     if capture:
         document = check_capture(golden, capture, context)
     else:
-        from specwire.log_check import check_log
+        from specwire.diagnosis.log_check import check_log
 
         document = check_log(golden, log, context)
     if html:
-        from specwire.html import write_page
+        from specwire.diagnosis.html import write_page
 
         write_page(html, document)
         _options.note(f"wrote {html}", quiet)

@@ -62,7 +62,7 @@ def command(trees, python, form, pristine, record, allowed, envs, tags, as_json,
     Example: specwire gate installed --pristine
              specwire gate . --format sarif > specwire.sarif
     """
-    from specwire.gate import scan
+    from specwire.gate.leftovers import scan
 
     paths, base = _scope(trees, python)
     report = scan(paths, base, Words(envs, tags), allowed)
@@ -72,9 +72,9 @@ def command(trees, python, form, pristine, record, allowed, envs, tags, as_json,
     if form == "text":
         _print(report, quiet)
     else:
-        from specwire import gate_formats
+        from specwire.gate import formats
 
-        sys.stdout.write(gate_formats.FORMATS[form](report))
+        sys.stdout.write(formats.FORMATS[form](report))
         for why in report.unknown:
             options.note(f"inconclusive: {why}", quiet)
     return report.exit_code
@@ -85,7 +85,7 @@ def _scope(trees: tuple[str, ...], python: str | None) -> tuple[list[str], str]:
     from specwire.errors import SpecwireError
 
     if len(trees) == 1 and trees[0] == "installed":
-        from specwire.tree import Tree
+        from specwire.trees.tree import Tree
 
         tree = Tree.find("installed", python)
         return [str(tree.package)], str(tree.root)
@@ -107,8 +107,8 @@ def _scope(trees: tuple[str, ...], python: str | None) -> tuple[list[str], str]:
 
 def _with_differences(report, trees, python, record):
     from specwire.errors import SpecwireError
-    from specwire.gate_pristine import NoRecord, differences
-    from specwire.tree import Tree
+    from specwire.gate.pristine import NoRecord, differences
+    from specwire.trees.tree import Tree
 
     if len(trees) > 1:
         raise SpecwireError("--pristine compares one tree with its release. Name one.")
@@ -140,7 +140,7 @@ def _print(report, quiet: bool) -> None:
 
 
 def _place(report, finding) -> str:
-    from specwire.gate_formats import shown
+    from specwire.gate.formats import shown
 
     path = shown(report, finding)
     return f"{path}:{finding.line}" if finding.line else path

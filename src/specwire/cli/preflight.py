@@ -84,7 +84,7 @@ def command(
         )
     from specwire.preflight import preflight
     from specwire.preflight.render import page
-    from specwire.tree import Tree
+    from specwire.trees.tree import Tree
 
     note("reading configs, headers and the tree's source", quiet or as_json)
     document = preflight(

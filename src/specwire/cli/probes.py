@@ -4,10 +4,10 @@ from collections.abc import Iterable
 
 import click
 
-from specwire import surgery
 from specwire.cli import _options as options
 from specwire.errors import FAULT, OK
-from specwire.tree import Tree
+from specwire.patching import surgery
+from specwire.trees.tree import Tree
 
 
 @click.command()
@@ -50,7 +50,7 @@ def command(tree, python, as_json, quiet):
 
 
 def _coverage(tree: Tree, as_json: bool, quiet: bool) -> int:
-    from specwire.coverage import coverage, totals  # LibCST takes a while to import
+    from specwire.patching.coverage import coverage, totals  # LibCST takes a while to import
 
     rows = coverage(tree, options.progress(quiet))
     if as_json:

@@ -21,7 +21,8 @@ def command(out, as_json, quiet, **job):
     \b
     Example: specwire run installed --target DIR --draft DIR --golden FILE --out captures --tp 2
     """
-    from specwire import surgery, verify
+    from specwire import verify
+    from specwire.patching import surgery
 
     found = jobs.job_of(**job)
     with jobs.place_for(out) as place:

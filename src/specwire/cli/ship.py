@@ -50,7 +50,7 @@ def command(tree, python, target, draft, verified, launch, launch_file, golden, 
     """
     from specwire.errors import SpecwireError
     from specwire.ship import Shipment, exit_code, ship
-    from specwire.tree import Tree
+    from specwire.trees.tree import Tree
 
     if (launch is None) == (launch_file is None):
         raise SpecwireError('the launch that is to go out is needed, once: --launch "ARGS" or --launch-file FILE.')

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import click
 
-from specwire import surgery
 from specwire.cli import _options as options
 from specwire.cli import _trees as trees
+from specwire.patching import surgery
 
 
 @click.command()

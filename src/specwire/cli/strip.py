@@ -65,14 +65,14 @@ def command(paths, python, check, envs, tags, force, wait, as_json, show_diff, d
 def _place(path: str, python: str | None) -> str:
     if path != "installed":
         return path
-    from specwire.tree import Tree
+    from specwire.trees.tree import Tree
 
     return str(Tree.find(path, python).package)
 
 
 def _show_diff(changed) -> None:
     """Names are relative to the working directory; a file outside it takes `patch -p1 -d /`."""
-    from specwire.patch import unified
+    from specwire.trees.patch import unified
 
     sys.stdout.flush()
     for plan in changed:

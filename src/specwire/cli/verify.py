@@ -25,8 +25,9 @@ def command(out, html, as_json, quiet, **job):
     Example: specwire verify installed --target DIR --draft DIR --golden FILE --tp 8
              specwire verify ~/sglang ... -- --speculative-algorithm EAGLE3 --speculative-num-steps 3
     """
-    from specwire import render, verify
-    from specwire.check import EXIT
+    from specwire import verify
+    from specwire.diagnosis import render
+    from specwire.diagnosis.check import EXIT
 
     found = jobs.job_of(**job)
     with jobs.place_for(out) as place:
@@ -34,7 +35,7 @@ def command(out, html, as_json, quiet, **job):
         text = json.dumps(document, indent=2, allow_nan=False)
         (place / "verify.json").write_text(text + "\n", "utf-8")
         if html:
-            from specwire.html import write_page
+            from specwire.diagnosis.html import write_page
 
             write_page(html, document)
         if as_json:

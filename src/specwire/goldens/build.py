@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specwire.errors import SpecwireError
-from specwire.golden import STRAY, Noise, check_token_ids
-from specwire.golden_write import States, write_golden
+from specwire.goldens.golden import STRAY, Noise, check_token_ids
+from specwire.goldens.write import States, write_golden
 from specwire.model_files import read_config, target_name, text_config
 from specwire.tensorfile import open_tensors
 

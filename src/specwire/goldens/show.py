@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from specwire.golden import Golden, open_golden
-from specwire.log_golden import LogGolden, is_log_golden, open_log_golden
+from specwire.goldens.golden import Golden, open_golden
+from specwire.goldens.log import LogGolden, is_log_golden, open_log_golden
 
 
 def describe(path: Path) -> dict[str, Any]:

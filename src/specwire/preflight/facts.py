@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from specwire.errors import SpecwireError
-from specwire.golden import open_golden
-from specwire.log_golden import is_log_golden, open_log_golden
+from specwire.goldens.golden import open_golden
+from specwire.goldens.log import is_log_golden, open_log_golden
 from specwire.model_files import read_config, text_config
 from specwire.preflight.checkpoint import Checkpoint, open_checkpoint
 from specwire.preflight.draft import Draft, read_draft

@@ -14,7 +14,14 @@ from typing import Any
 from specwire.preflight.interpreter import execute
 from specwire.preflight.interpreter.machine import Frame, Machine
 from specwire.preflight.interpreter.modules import Module, Source
-from specwire.preflight.interpreter.values import Config, External, NotUnderstood, Raised, Thing, known
+from specwire.preflight.interpreter.values import (
+    Config,
+    External,
+    NotUnderstood,
+    Raised,
+    Thing,
+    known,
+)
 
 RUNNER = "sglang/srt/model_executor"
 KEY = "eagle_aux_hidden_state_layer_ids"

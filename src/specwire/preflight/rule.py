@@ -24,7 +24,7 @@ from specwire.preflight.interpreter.values import (
 )
 from specwire.preflight.plumbing import KEY, SETTER, Plumbing, read_plumbing
 from specwire.preflight.residual import bare_capture
-from specwire.tree import Tree
+from specwire.trees.tree import Tree
 
 EAGLE3 = "EAGLE3"
 

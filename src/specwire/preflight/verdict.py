@@ -22,7 +22,7 @@ from specwire.preflight.launch import Launch, launch_file, process_launch, typed
 from specwire.preflight.options import read_options
 from specwire.preflight.rule import draft_rule
 from specwire.preflight.verdicts import CONFIDENCE, Check, fault, ok, skipped
-from specwire.tree import Tree
+from specwire.trees.tree import Tree
 
 SCHEMA = "specwire.preflight/1"
 # In the order in which they explain a bad draft: the first fault of equal confidence is the first cause.

@@ -16,7 +16,7 @@ from specwire.strip.readers import Elsewhere, loads
 from specwire.strip.select import Selector
 from specwire.strip.text import Text
 from specwire.strip.words import Words
-from specwire.walk import package_root, walk
+from specwire.trees.walk import package_root, walk
 
 
 class Neighbours:

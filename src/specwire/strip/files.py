@@ -7,10 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from specwire.errors import SpecwireError
-from specwire.marks import RUNTIME_MARK
+from specwire.patching.marks import RUNTIME_MARK
 from specwire.strip.words import Words
-from specwire.tree import MARKER, PACKAGE
-from specwire.walk import package_root, walk
+from specwire.trees.tree import MARKER, PACKAGE
+from specwire.trees.walk import package_root, walk
 
 
 def plans(paths: list[str], words: Words) -> list:
@@ -51,10 +51,10 @@ def suspicious(name: str, words: Words) -> bytes | None:
 def write(found: list, force: bool, wait: float, note: Callable[[str], None]) -> None:
     """Write all changed files, or none of them.
 
-    Refuses while a process runs from a tree that a file belongs to: see `specwire.live`.
+    Refuses while a process runs from a tree that a file belongs to: see `specwire.trees.live`.
     """
-    from specwire.live import refuse_if_live
-    from specwire.transaction import Change, commit
+    from specwire.trees.live import refuse_if_live
+    from specwire.trees.transaction import Change, commit
 
     changes = [
         Change(Path(os.path.abspath(each.name)), each.before, each.after)

@@ -9,7 +9,15 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass, field
 
-from specwire.strip.binds import COMPREHENSIONS, FUNCTIONS, SCOPES, binds, bound, imported, own_names
+from specwire.strip.binds import (
+    COMPREHENSIONS,
+    FUNCTIONS,
+    SCOPES,
+    binds,
+    bound,
+    imported,
+    own_names,
+)
 
 
 def reader(function: ast.FunctionDef | ast.AsyncFunctionDef, name: str, gone: set[int]) -> ast.AST | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass, field
 
-from specwire.marks import LITERAL as MARK
+from specwire.patching.marks import LITERAL as MARK
 from specwire.strip.binds import FUNCTIONS
 from specwire.strip.calls import report_kind
 from specwire.strip.facts import Facts

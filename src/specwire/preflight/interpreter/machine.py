@@ -9,7 +9,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from specwire.preflight.interpreter.modules import Module, Source
-from specwire.preflight.interpreter.values import UNKNOWN, ClassRef, NotUnderstood, Sink, Thing, known
+from specwire.preflight.interpreter.values import (
+    UNKNOWN,
+    ClassRef,
+    NotUnderstood,
+    Sink,
+    Thing,
+    known,
+)
 
 STEPS = 250_000
 DEPTH = 40

@@ -9,7 +9,7 @@ from typing import Any
 
 from specwire.errors import SpecwireError
 from specwire.preflight.interpreter.values import ClassRef, External, Function
-from specwire.tree import Tree
+from specwire.trees.tree import Tree
 
 MODELS = "sglang/srt/models"
 

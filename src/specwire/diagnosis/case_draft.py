@@ -1,0 +1,158 @@
+"""Make-believe drafts for the checks' own cases: a small checkpoint, and what an engine records that runs it,
+rightly or not.
+
+How it is run: `theta` and `sees` change the layer, `fc`, `layer`, `head` and `embed` may be "random" (the
+engine's are not the checkpoint's), `unmapped` leaves d2t out, `norms` and `bias` are "there" (before fc, and
+its own) or "skipped" (there, and not applied), `output` is "normed" where the config does not say so.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from specwire.capture_write import write_event
+from specwire.diagnosis.case import HIDDEN, LAYERS, TRAINED, VOCABULARY
+from specwire.diagnosis.draft_reference import Reference, Variant
+from specwire.model_files import checkpoint
+from specwire.tensorfile import write_tensors
+
+if TYPE_CHECKING:
+    import torch
+
+HEADS, SIZE, OWN_VOCABULARY = 2, 16, 24
+CONFIG = {
+    "architectures": ["LlamaForCausalLMEagle3"],
+    "hidden_size": HIDDEN,
+    "num_attention_heads": HEADS,
+    "num_key_value_heads": 1,
+    "head_dim": SIZE,
+    "num_hidden_layers": 1,
+    "vocab_size": VOCABULARY,
+    "draft_vocab_size": OWN_VOCABULARY,
+    "rope_theta": 10000.0,
+}
+
+
+def write_draft_run(
+    folder: Path,
+    capture: Path,
+    rank: int,
+    prompt: int,
+    ids: Sequence[int],
+    states: torch.Tensor,
+    run: Mapping[str, Any],
+) -> None:
+    """The events of one prefill and of the draft's first step after it; the checkpoints beside them on the
+    first call."""
+    import torch
+
+    served, own = (
+        _models(folder, run),
+        Reference(checkpoint(folder / "draft"), json.loads((folder / "draft" / "config.json").read_text())),
+    )
+    tokens = [*ids[1:], 1]
+    embeds = _table("random" if run.get("embed") == "random" else "target")[torch.tensor(tokens)]
+    positions = torch.arange(len(ids))
+    variant = Variant("served", run.get("theta", own.theta), sees=run.get("sees", "all before"))
+    normed = False if run.get("norms") == "skipped" else None
+    projected = served.fc(states.double(), normed, biased=run.get("bias") != "skipped")
+    last = served.layer(embeds.double(), projected, positions, variant)[-1:]
+    mapped, unmapped = served.choose(last, -1, 0.0)
+    last = served.hidden_out(last, run.get("output") == "normed")
+    about = {"world_size": 1}
+    batch = {
+        "token_ids": torch.tensor(tokens),
+        "positions": positions,
+        "extend_seq_lens": torch.tensor([len(ids)]),
+        "extend_prefix_lens": torch.tensor([0]),
+    }
+    number = 10 * prompt
+    write_event(
+        capture, rank, number, "draft-input", {"hidden_states": states, "embeds": embeds, **batch}, **about
+    )
+    write_event(
+        capture,
+        rank,
+        number + 1,
+        "draft-fc",
+        {"input": states, "output": projected.float(), **batch},
+        fc_ran=True,
+        **about,
+    )
+    write_event(capture, rank, number + 2, "concat-last", {"hidden_states": last.float()}, **about)
+    write_event(
+        capture,
+        rank,
+        number + 3,
+        "draft-input",
+        {
+            "hidden_states": last.float(),
+            "embeds": embeds[:1],
+            "token_ids": torch.tensor([unmapped if run.get("unmapped") else mapped]),
+            "positions": torch.tensor([len(ids)]),
+        },
+        mode="DECODE",
+        **about,
+    )
+
+
+def _models(folder: Path, run: Mapping[str, Any]) -> Reference:
+    """Write the target's and the draft's checkpoint, and the one that the engine really computes with."""
+    config = CONFIG | ({"norm_before_fc": True} if "norms" in run else {})
+    for name in ("target", "draft", "served"):
+        if not (folder / name).exists():
+            (folder / name).mkdir()
+            layers = {"num_hidden_layers": LAYERS} if name == "target" else {}
+            (folder / name / "config.json").write_text(json.dumps(config | layers))
+    write_tensors(
+        folder / "target" / "model.safetensors", {"model.embed_tokens.weight": _table("target")}, {}
+    )
+    weights = _weights("norms" in run, "bias" in run)
+    write_tensors(folder / "draft" / "model.safetensors", weights, {})
+    random = {"fc": "fc.weight", "layer": "midlayer.mlp.up_proj.weight", "head": "lm_head.weight"}
+    changed = {random[part]: weights[random[part]].flip(0) for part in random if run.get(part) == "random"}
+    write_tensors(folder / "served" / "model.safetensors", weights | changed, {})
+    return Reference(checkpoint(folder / "served"), config)
+
+
+def _weights(norms: bool, bias: bool) -> dict[str, torch.Tensor]:
+    import torch
+
+    random = torch.Generator().manual_seed(5)
+
+    def normal(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=random) / shape[-1] ** 0.5
+
+    layer = {
+        "self_attn.q_proj": (HEADS * SIZE, 2 * HIDDEN),
+        "self_attn.k_proj": (SIZE, 2 * HIDDEN),
+        "self_attn.v_proj": (SIZE, 2 * HIDDEN),
+        "self_attn.o_proj": (HIDDEN, HEADS * SIZE),
+        "mlp.gate_proj": (48, HIDDEN),
+        "mlp.up_proj": (48, HIDDEN),
+        "mlp.down_proj": (HIDDEN, 48),
+    }
+    found = {
+        "fc.weight": normal(HIDDEN, len(TRAINED) * HIDDEN),
+        "lm_head.weight": normal(OWN_VOCABULARY, HIDDEN),
+    }
+    found |= {f"midlayer.{name}.weight": 1.5 * normal(*shape) for name, shape in layer.items()}
+    found |= {
+        f"midlayer.{name}.weight": 1 + 0.3 * normal(HIDDEN)
+        for name in ("input_layernorm", "hidden_norm", "post_attention_layernorm")
+    }
+    found["norm.weight"] = 1 + 0.3 * normal(HIDDEN)
+    found["d2t"] = torch.arange(OWN_VOCABULARY) + 7  # draft id i is target id 2 i + 7
+    found |= {"input_norm.weight": 1 + 0.5 * normal(len(TRAINED) * HIDDEN)} if norms else {}
+    return found | ({"fc.bias": normal(HIDDEN)} if bias else {})
+
+
+def _table(name: str) -> torch.Tensor:
+    import torch
+
+    return torch.randn(
+        VOCABULARY, HIDDEN, generator=torch.Generator().manual_seed({"target": 6, "random": 7}[name])
+    )

@@ -1,0 +1,227 @@
+"""From a golden and a capture to a verdict and named causes: the JSON of `check` and `verify`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from specwire.capture import open_capture
+from specwire.diagnosis.compare import between_repeats, one_thread
+from specwire.diagnosis.context import Context
+from specwire.diagnosis.document import distances, number, rows, slot_document
+from specwire.diagnosis.evidence import Cause, Evidence, NotSeen, Skipped
+from specwire.diagnosis.gather import gather
+from specwire.diagnosis.judge import Slot, judge, missing_rows
+from specwire.diagnosis.sides import target_sites
+from specwire.errors import FINDING, INCONCLUSIVE, OK
+from specwire.goldens.golden import open_golden
+from specwire.registry import modules
+
+SCHEMA = "specwire.check/1"
+EXIT = {"match": OK, "mismatch": FINDING, "inconclusive": INCONCLUSIVE}
+_ORDER = ("certain", "likely", "possible")
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a document says above its slots, however the states came."""
+
+    concat_shape: list[int] | None
+    golden_concat_shape: list[int] | None
+    ranks: int
+    ranks_agree: bool | None
+    rank_difference: float | None
+    repeat_difference: float | None
+    rows: int
+    noise: float | None
+    noise_source: str
+    reasons: list[str]
+    origin: str
+
+
+def check_capture(golden: Path | str, capture: Path | str, context: Context | None = None) -> dict[str, Any]:
+    """Compare a capture directory with a golden file and diagnose what differs.
+
+    Returns the document of CONTRACT's `check`; `EXIT[document["verdict"]]` is the exit code. Raises
+    SpecwireError for files that cannot be used.
+    """
+    golden_file, recorded = open_golden(golden), open_capture(capture)
+    with one_thread():
+        return examine(gather(golden_file, recorded, context or Context()))
+
+
+def examine(evidence: Evidence) -> dict[str, Any]:
+    """Judge the slots of a capture, run every check, and put both into one document."""
+    slots = judge(evidence)
+    golden, first = evidence.golden, evidence.pieces[0] if evidence.pieces else None
+    prompt = first.prompt if first else 0
+    between = evidence.comparison.between_ranks if evidence.comparison else {}
+    return report(
+        evidence,
+        slots,
+        Facts(
+            [sum(piece.count for piece in evidence.pieces if piece.prompt == prompt), evidence.width]
+            if first
+            else None,
+            [len(golden.prompts[prompt].token_ids), golden.hidden * len(golden.trained)],
+            len(ranks_seen(evidence)),
+            ranks_agree(evidence) if first else None,
+            max(between.values(), default=0.0) if first else None,
+            between_repeats(evidence.pieces),
+            sum(piece.count for piece in evidence.pieces),
+            max(evidence.floor(k).measured for k in golden.trained),
+            evidence.floor(golden.trained[-1]).source,
+            _reasons(evidence, slots),
+            str(evidence.capture.path),
+        ),
+    )
+
+
+def report(evidence: Evidence, slots: list[Slot], facts: Facts) -> dict[str, Any]:
+    """The document of `check`, with the verdict and the causes."""
+    causes, checks = diagnose(evidence)
+    verdict = _verdict(slots, causes, facts.reasons)
+    golden = evidence.golden
+    return {
+        "schema": SCHEMA,
+        "verdict": verdict,
+        "why": facts.reasons if verdict == "inconclusive" else [],
+        "site": evidence.site,
+        "target_side": _target_side(evidence, slots),
+        "concat_shape": facts.concat_shape,
+        "golden_concat_shape": facts.golden_concat_shape,
+        "dtype": evidence.dtype if facts.concat_shape else None,
+        "ranks": facts.ranks,
+        "ranks_agree": facts.ranks_agree,
+        "rank_difference": number(facts.rank_difference),
+        "repeat_difference": number(facts.repeat_difference),
+        "rows_compared": facts.rows,
+        "noise_floor": number(facts.noise),
+        "noise_source": facts.noise_source,
+        "slots": [slot_document(slot) for slot in slots],
+        "target_sites": [
+            {
+                "site": side.site,
+                "state": side.state,
+                "boundaries": list(side.boundaries),
+                "rel_l2": number(side.rel_l2),
+                "rows": side.rows,
+            }
+            for side in target_sites(evidence)
+        ],
+        "distances": distances(evidence),
+        "rows": rows(evidence),
+        "causes": [
+            {"id": cause.id, "confidence": cause.confidence, "evidence": cause.evidence, "fix": cause.fix}
+            for cause in causes
+        ],
+        "checks": checks,
+        "notes": list(evidence.notes),
+        "golden": {"path": str(golden.path), "target": golden.target, "source": golden.source},
+        "compared": facts.origin,
+    }
+
+
+def diagnose(evidence: Evidence) -> tuple[list[Cause], list[dict[str, str]]]:
+    """Every check's answer: the causes, most probable first, and one line per check."""
+    causes: list[Cause] = []
+    lines: list[dict[str, str]] = []
+    for name, module in modules("specwire.checks").items():
+        try:
+            answer = module.check(evidence)
+        except NotSeen as error:
+            answer = Skipped(str(error))
+        if isinstance(answer, Cause):
+            # Five values of a row can point at a cause; only widths are beyond doubt without the rest.
+            weak = evidence.columns is not None and answer.steps > 0 and answer.confidence == "certain"
+            answer = replace(answer, id=name, confidence="likely" if weak else answer.confidence)
+            causes.append(answer)
+            lines.append({"id": name, "state": "fault", "why": answer.evidence})
+        elif isinstance(answer, Skipped):
+            lines.append({"id": name, "state": "skipped", "why": answer.why})
+        else:
+            lines.append({"id": name, "state": "ok", "why": ""})
+    if any(cause.confidence != "possible" and not cause.last_resort for cause in causes):
+        causes = [cause for cause in causes if not cause.last_resort]
+    causes.sort(key=lambda cause: (_ORDER.index(cause.confidence), cause.steps, cause.id))
+    return causes, lines
+
+
+def ranks_seen(evidence: Evidence) -> tuple[int, ...]:
+    """The ranks that recorded what reached the draft."""
+    return tuple(sorted({event.rank for event in evidence.capture.at(evidence.site)}))
+
+
+def ranks_agree(evidence: Evidence) -> bool:
+    """Whether all ranks recorded the same rows, to within the tightest noise floor of the slots."""
+    if evidence.odd_ranks:
+        return False
+    between = evidence.comparison.between_ranks if evidence.comparison else {}
+    return all(
+        difference <= min(evidence.floor(k).usual for k in evidence.trained)
+        for difference in between.values()
+    )
+
+
+def _reasons(evidence: Evidence, slots: list[Slot]) -> list[str]:
+    """Why there can be no verdict of `match`, though nothing is known to be wrong."""
+    reasons = []
+    if not evidence.pieces:
+        blind = {f"{line.get('site')}: {line.get('reason')}" for line in evidence.capture.blind}
+        reasons.append(
+            "no states of the golden's prompts were captured"
+            + (f" (taps could not look: {', '.join(sorted(blind))})" if blind else "")
+        )
+    elif evidence.site != "draft-input":
+        reasons.append(f"nothing was captured at draft-input; {evidence.site} shows the target's side only")
+    if missing := missing_rows(evidence):
+        prompt, position, _ = missing[0]
+        count = sum(end - first for _, first, end in missing)
+        reasons.append(f"{count} rows were not captured, first position {position} of prompt {prompt}")
+    stages = evidence.context.stages
+    expected = max(1, evidence.capture.world_size // stages)
+    if evidence.pieces and len(ranks_seen(evidence)) < expected:
+        silent = sorted(set(range(expected)) - set(ranks_seen(evidence)))
+        reasons.append(
+            f"{len(ranks_seen(evidence))} of {expected} ranks recorded it; rank "
+            f"{', '.join(map(str, silent))} did not"
+        )
+    if evidence.odd_ranks:
+        reasons.append(f"rank {', '.join(map(str, evidence.odd_ranks))} recorded other rows than the first")
+    reasons += [
+        f"slot {slot.slot}: {slot.why}" for slot in slots if slot.state == "not-compared" and evidence.pieces
+    ]
+    return reasons
+
+
+def _verdict(slots: list[Slot], causes: list[Cause], reasons: list[str]) -> str:
+    if any(slot.state == "mismatch" for slot in slots) or any(
+        cause.confidence != "possible" for cause in causes
+    ):
+        return "mismatch"
+    if reasons or not slots or any(slot.state != "match" for slot in slots):
+        return "inconclusive"
+    return "match"
+
+
+def _target_side(evidence: Evidence, slots: list[Slot]) -> str:
+    if slots and all(slot.state == "match" for slot in slots):
+        return "exact" if evidence.columns is None else "agrees in what was printed"
+    return "differs" if any(slot.state == "mismatch" for slot in slots) else "unknown"
+
+
+def documented(module: Any) -> Mapping[str, str]:
+    """A check's docstring in parts: `summary`, `symptom`, `cause`, `fix`."""
+    text = module.__doc__ or ""
+    parts = {"summary": text.strip().splitlines()[0] if text.strip() else ""}
+    current = None
+    for line in text.splitlines()[1:]:
+        head, colon, rest = line.strip().partition(":")
+        if colon and head in ("Symptom", "Cause", "Fix"):
+            current = head.lower()
+            parts[current] = rest.strip()
+        elif current and line.strip():
+            parts[current] += " " + line.strip()
+    return parts

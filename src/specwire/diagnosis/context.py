@@ -1,0 +1,195 @@
+"""What is known beside the numbers: how the engine was started, with which draft, and what its source would
+do."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from specwire.errors import SpecwireError
+from specwire.model_files import checkpoint, draft_layer_ids, read_config, target_name
+from specwire.tensorfile import TensorFile
+
+if TYPE_CHECKING:
+    from specwire.preflight.verdicts import Check
+    from specwire.trees.tree import Tree
+
+_ALIASES = {
+    "speculative_algo": "speculative_algorithm",
+    "speculative_draft_model": "speculative_draft_model_path",
+    "tp": "tp_size",
+    "tensor_parallel_size": "tp_size",
+    "pp": "pp_size",
+    "pipeline_parallel_size": "pp_size",
+    "dp": "dp_size",
+    "model": "model_path",
+}
+Rule = Callable[[Sequence[int] | None], Sequence[int] | None]
+
+
+@dataclass(frozen=True)
+class Context:
+    """Every part may be missing; a check that needs a missing part says that it was skipped.
+
+    `rule` maps a draft's layer ids (None: no ids given) to the boundaries that the tree captures for them.
+    """
+
+    launch: Mapping[str, str] = field(default_factory=dict)
+    target_dir: Path | None = None
+    draft_dir: Path | None = None
+    target: Mapping[str, Any] | None = None
+    draft: Mapping[str, Any] | None = None
+    version: str | None = None
+    rule: Rule | None = None
+    accept_length: float | None = None
+    tree: Tree | None = None
+
+    @property
+    def algorithm(self) -> str | None:
+        return self.launch.get("speculative_algorithm")
+
+    @property
+    def stages(self) -> int:
+        """Pipeline stages."""
+        size = self.launch.get("pp_size", "1")
+        return int(size) if size.isdigit() and int(size) > 0 else 1
+
+    @property
+    def layer_ids(self) -> list[int] | None:
+        return draft_layer_ids(dict(self.draft)) if self.draft else None
+
+    @cached_property
+    def draft_tensors(self) -> dict[str, TensorFile]:
+        """The draft checkpoint's tensors by name; none when no directory was given, or it holds no
+        safetensors."""
+        return checkpoint(self.draft_dir) if self.draft_dir else {}
+
+    @cached_property
+    def target_tensors(self) -> dict[str, TensorFile]:
+        """The target checkpoint's tensors by name, likewise."""
+        return checkpoint(self.target_dir) if self.target_dir else {}
+
+    @cached_property
+    def static(self) -> dict[str, Check]:
+        """What preflight finds wrong without a run, by id; it needs target, draft and tree."""
+        if not (self.tree and self.target_dir and self.draft_dir):
+            return {}
+        return static_faults(self.tree, self.target_dir, self.draft_dir, self.launch)
+
+    @property
+    def aux_off(self) -> bool:
+        """Whether the draft's config says that it takes no inner states."""
+        nested = (self.draft or {}).get("eagle_config")
+        return isinstance(nested, dict) and nested.get("use_aux_hidden_state") is False
+
+    @property
+    def target_name(self) -> str | None:
+        return target_name(self.target_dir) if self.target_dir else None
+
+    def ids_for(self, boundaries: Sequence[int]) -> list[int] | None:
+        """The layer ids that this tree turns into `boundaries`; None when its rule is not known or gives no
+        way."""
+        if self.rule is None:
+            return None
+        wanted = list(boundaries)
+        for ids in (wanted, [k - 1 for k in wanted], [k + 1 for k in wanted]):
+            if min(ids) >= 0 and list(self.rule(ids) or ()) == wanted:
+                return ids
+        return None
+
+
+def make_context(
+    *,
+    target: Path | str | None = None,
+    draft: Path | str | None = None,
+    launch: str | Mapping[str, Any] | None = None,
+    version: str | None = None,
+    rule: Rule | None = None,
+    accept_length: float | None = None,
+    tree: Tree | None = None,
+) -> Context:
+    """Read the configs that were named; SpecwireError when one of them cannot be read.
+
+    A tree gives its version and, with a target, its layer-id rule, unless these are given.
+    """
+    if tree is not None:
+        version = version or tree.version
+        rule = rule or (tree_rule(tree, Path(target)) if target else None)
+    return Context(
+        launch_arguments(launch),
+        Path(target) if target else None,
+        Path(draft) if draft else None,
+        read_config(target) if target else None,
+        read_config(draft) if draft else None,
+        version,
+        rule,
+        accept_length,
+        tree,
+    )
+
+
+def launch_arguments(launch: str | Mapping[str, Any] | None) -> dict[str, str]:
+    """Engine arguments by name, dashes as underscores: from a command as typed, or from a mapping."""
+    if launch is None:
+        return {}
+    if isinstance(launch, Mapping):
+        return {_argument(str(key)): str(value) for key, value in launch.items() if value is not None}
+    try:
+        words = shlex.split(launch, comments=True)
+    except ValueError as error:
+        raise SpecwireError(f"the launch command cannot be read as a shell would: {error}") from error
+    found: dict[str, str] = {}
+    for word, following in zip(words, [*words[1:], "--"]):
+        if word.startswith("--"):
+            name, equals, value = word.partition("=")
+            found[_argument(name)] = (
+                value if equals else ("true" if following.startswith("--") else following)
+            )
+    return found
+
+
+def _argument(name: str) -> str:
+    name = name.lstrip("-").replace("-", "_")
+    return _ALIASES.get(name, name)
+
+
+def tree_rule(tree: Tree, target: Path) -> Rule | None:
+    """Which boundaries `tree` captures for given layer ids of this target, read from its source; None when it
+    cannot be read."""
+    from specwire.preflight.rule import captured_boundaries
+
+    config = read_config(target)
+
+    def rule(ids: Sequence[int] | None) -> Sequence[int] | None:
+        return captured_boundaries(
+            tree, config["architectures"], config, None if ids is None else list(ids)
+        ).captured
+
+    try:
+        rule(None)
+    except (SpecwireError, KeyError):
+        return None
+    return rule
+
+
+def static_faults(tree: Tree, target: Path, draft: Path, launch: Mapping[str, str]) -> dict[str, Check]:
+    """Preflight's faults on the draft's own files, as launched, by id."""
+    from specwire.preflight import check_serving, check_vocabulary, check_weights, check_widths
+    from specwire.preflight.facts import gather
+    from specwire.preflight.interpreter.modules import Source
+    from specwire.preflight.launch import typed_launch
+    from specwire.preflight.options import read_options
+
+    source = Source(tree)
+    words = [
+        f"--{name.replace('_', '-')}" + ("" if value == "true" else f"={value}") for name, value in launch.items()
+    ]
+    typed = typed_launch(shlex.join(words), read_options(source)) if words else None
+    facts = gather(source, target, draft, typed, None)
+    modules = (check_widths, check_vocabulary, check_weights, check_serving)
+    checks = [found for module in modules for found in module.check(facts)]
+    return {check.id: check for check in checks if check.state == "fault"}

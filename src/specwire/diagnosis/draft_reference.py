@@ -1,0 +1,270 @@
+"""What an EAGLE-3 draft of the Llama kind should make of its inputs, computed from its checkpoint in plain
+PyTorch.
+
+Everything is computed in float64 from the checkpoint's own numbers, one projection at a time and a block of
+its rows at a time, so that a large draft needs little memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from specwire.diagnosis.evidence import NotSeen
+from specwire.tensorfile import TensorFile
+
+if TYPE_CHECKING:
+    import torch
+
+LAYER = {
+    f"{part}.weight"
+    for part in (
+        "input_layernorm",
+        "hidden_norm",
+        "post_attention_layernorm",
+        "mlp.gate_proj",
+        "mlp.up_proj",
+        "mlp.down_proj",
+        "self_attn.q_proj",
+        "self_attn.k_proj",
+        "self_attn.v_proj",
+        "self_attn.o_proj",
+    )
+}
+BLOCK_BYTES = 32 * 1024 * 1024
+
+
+class NotCovered(NotSeen):
+    """This draft is built in a way that the reference does not know: checks that need it are skipped."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"the reference draft does not cover {what}")
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One way to run the layer: rotary base (None: no rotation), how far positions are moved, what attention
+    sees, and whether the state is normed before it is handed on (None: as configured)."""
+
+    name: str
+    theta: float | None
+    shift: int = 0
+    sees: str = "all before"  # or "itself"
+    normed: bool | None = None
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A draft checkpoint and its config; every method takes and gives float64 [rows, width]."""
+
+    tensors: Mapping[str, TensorFile]
+    config: Mapping[str, Any]
+
+    @property
+    def eps(self) -> float:
+        return float(self.config.get("rms_norm_eps", 1e-6))
+
+    @property
+    def theta(self) -> float:
+        nested = self.config.get("rope_parameters")
+        nested = nested if isinstance(nested, dict) else {}
+        return float(nested.get("rope_theta") or self.config.get("rope_theta") or 10000.0)
+
+    def name(self, ending: str) -> str | None:
+        """The checkpoint's name for a tensor, whatever stands before it."""
+        return next((name for name in (ending, f"model.{ending}") if name in self.tensors), None)
+
+    def fc(self, states: torch.Tensor, normed: bool | None = None, biased: bool = True) -> torch.Tensor:
+        """The projection of the concat. `normed` overrules the config on the norms before it; `biased` False leaves
+        out a bias that the checkpoint has."""
+        import torch
+
+        flags = {**self.config, **(self.config.get("eagle_config") or {})}
+        before = bool(flags.get("norm_before_fc")) if normed is None else normed
+        each = bool(flags.get("fc_norm") or flags.get("use_aux_norm")) if normed is None else normed
+        if before and self.name("input_norm.weight"):
+            states = self._norm(states, "input_norm.weight")
+        if each and self.name("fc_norm.0.weight"):
+            count = sum(1 for i in range(64) if self.name(f"fc_norm.{i}.weight"))
+            states = torch.cat(
+                [
+                    self._norm(part, f"fc_norm.{i}.weight")
+                    for i, part in enumerate(states.chunk(count, dim=-1))
+                ],
+                dim=-1,
+            )
+        found = self._linear(states, "fc.weight")
+        if biased and (bias := self.name("fc.bias")):
+            found = found + self._rows(bias, [0], flat=True)
+        return found
+
+    def has_norms(self) -> bool:
+        return bool(self.name("input_norm.weight") or self.name("fc_norm.0.weight"))
+
+    def layer(
+        self, embeds: torch.Tensor, states: torch.Tensor, positions: torch.Tensor, variant: Variant
+    ) -> torch.Tensor:
+        """The stream after the draft's one layer, before its final norm, for the tokens of one prompt."""
+        import torch
+
+        self._check()
+        own = self._own
+        both = torch.cat(
+            [
+                self._norm(embeds, own("input_layernorm.weight")),
+                self._norm(states, own("hidden_norm.weight")),
+            ],
+            dim=-1,
+        )
+        stream = states + self._attention(both, positions, variant)
+        inner = self._norm(stream, own("post_attention_layernorm.weight"))
+        gate = self._linear(inner, own("mlp.gate_proj.weight"))
+        return stream + self._linear(
+            torch.nn.functional.silu(gate) * self._linear(inner, own("mlp.up_proj.weight")),
+            own("mlp.down_proj.weight"),
+        )
+
+    @property
+    def norms_output(self) -> bool:
+        """Whether the draft hands the norm of its stream to its next step, by its config."""
+        return bool(self.config.get("norm_output"))
+
+    def hidden_out(self, stream: torch.Tensor, normed: bool | None = None) -> torch.Tensor:
+        """What the draft hands to its next step: the stream, or its norm. `normed` overrules the config."""
+        normed = self.norms_output if normed is None else normed
+        return self._norm(stream, "norm.weight") if normed else stream
+
+    def choose(self, stream: torch.Tensor, token: int, slack: float) -> tuple[int, int] | None:
+        """The token that the draft should say after the state `stream` [1, hidden] that it hands on, as the
+        target's id and as its own.
+
+        `token` itself, if its score comes within `slack` of the best in units of the scores' size; None
+        without a head.
+        """
+        if not self.name("lm_head.weight"):
+            return None
+        normed = stream if self.norms_output else self._norm(stream, "norm.weight")
+        scores = self._linear(normed, "lm_head.weight")[0]
+        best = int(scores.argmax())
+        near = (scores >= scores[best] - slack * scores.abs().max()).nonzero().flatten().tolist()
+        own = next((one for one in near if self._mapped(one) == token), best)
+        return self._mapped(own), own
+
+    def _mapped(self, token: int) -> int:
+        name = self.name("d2t")
+        return token + int(self.tensors[name].values(name, token, 1)[0]) if name else token
+
+    def embeddings(self, tokens: list[int]) -> torch.Tensor | None:
+        """The rows of the draft's own table; None when it has none for these tokens and shares another."""
+        table = self.name("embed_tokens.weight")
+        if table is None or max(tokens) >= self.tensors[table].entry(table).shape[0]:
+            return None
+        return self._rows(table, tokens)
+
+    def _own(self, ending: str) -> str:
+        return next(
+            (name for name in (f"midlayer.{ending}", f"layers.0.{ending}") if self.name(name)),
+            f"midlayer.{ending}",
+        )
+
+    def _check(self) -> None:
+        scaling = self.config.get("rope_scaling") or self.config.get("rope_parameters") or {}
+        kind = scaling.get("rope_type") or scaling.get("type") or "default"
+        if self.config.get("num_hidden_layers", 1) != 1:
+            raise NotCovered(f"a draft of {self.config['num_hidden_layers']} layers")
+        if kind != "default":
+            raise NotCovered(f"rotary embedding of type {kind}")
+        if self.config.get("quantization_config"):
+            raise NotCovered("a quantised draft")
+        if float(self.config.get("partial_rotary_factor") or 1) != 1:
+            raise NotCovered("a rotary embedding of a part of each head")
+        prefix = (self.name(self._own("hidden_norm.weight")) or "").removesuffix("hidden_norm.weight")
+        strange = [
+            name
+            for name in self.tensors
+            if prefix and name.startswith(prefix) and name.removeprefix(prefix) not in LAYER
+        ]
+        if strange:
+            raise NotCovered(f"a layer with {strange[0]}")
+        missing = [
+            end
+            for end in (
+                "self_attn.q_proj.weight",
+                "self_attn.o_proj.weight",
+                "mlp.gate_proj.weight",
+                "hidden_norm.weight",
+            )
+            if not self.name(self._own(end))
+        ]
+        if missing or self.config.get("hidden_act", "silu") != "silu":
+            raise NotCovered(
+                f"a layer without {missing[0]}" if missing else f"activation {self.config['hidden_act']}"
+            )
+
+    def _attention(self, inner: torch.Tensor, positions: torch.Tensor, variant: Variant) -> torch.Tensor:
+        import torch
+
+        heads = int(self.config["num_attention_heads"])
+        size = int(self.config.get("head_dim") or self.config["hidden_size"] // heads)
+        q, k, v = (
+            self._linear(inner, self._own(f"self_attn.{part}_proj.weight")).view(len(inner), -1, size)
+            for part in "qkv"
+        )
+        if variant.theta is not None:
+            q, k = (_rotated(x, positions + variant.shift, variant.theta) for x in (q, k))
+        k, v = (x.repeat_interleave(heads // x.shape[1], dim=1) for x in (k, v))
+        scores = torch.einsum("qhd,khd->hqk", q, k) * size**-0.5
+        count = len(inner)
+        hidden = (
+            torch.ones(count, count, dtype=torch.bool).triu(1)
+            if variant.sees == "all before"
+            else ~torch.eye(count, dtype=torch.bool)
+        )
+        weights = scores.masked_fill(hidden, float("-inf")).softmax(dim=-1)
+        return self._linear(
+            torch.einsum("hqk,khd->qhd", weights, v).flatten(1), self._own("self_attn.o_proj.weight")
+        )
+
+    def _norm(self, x: torch.Tensor, ending: str) -> torch.Tensor:
+        return (
+            x
+            / (x.square().mean(dim=-1, keepdim=True) + self.eps).sqrt()
+            * self._rows(self._known(ending), [0], flat=True)
+        )
+
+    def _linear(self, x: torch.Tensor, ending: str) -> torch.Tensor:
+        import torch
+
+        name = self._known(ending)
+        file = self.tensors[name]
+        entry = file.entry(name)
+        if len(entry.shape) != 2 or entry.shape[1] != x.shape[-1]:
+            raise NotCovered(f"{name} is {list(entry.shape)} for inputs {x.shape[-1]} wide")
+        step = max(1, BLOCK_BYTES // (8 * entry.shape[1]))
+        parts = [
+            x @ file.rows(name, first, min(step, entry.shape[0] - first)).double().T
+            for first in range(0, entry.shape[0], step)
+        ]
+        return torch.cat(parts, dim=-1)
+
+    def _known(self, ending: str) -> str:
+        if name := self.name(ending):
+            return name
+        raise NotCovered(f"a draft without {ending}")
+
+    def _rows(self, name: str, indices: list[int], flat: bool = False) -> torch.Tensor:
+        file = self.tensors[name]
+        return (file.rows(name) if flat else file.pick(name, indices)).double()
+
+
+def _rotated(x: torch.Tensor, positions: torch.Tensor, theta: float) -> torch.Tensor:
+    """Rotary embedding over halves: channel i turns with channel i + size / 2."""
+    import torch
+
+    half = x.shape[-1] // 2
+    speed = theta ** (-torch.arange(half, dtype=torch.float64) / half)
+    angle = positions.double()[:, None] * speed
+    cos, sin = angle.cos()[:, None], angle.sin()[:, None]
+    a, b = x[..., :half], x[..., half:]
+    return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)

@@ -1,0 +1,297 @@
+"""Evidence: everything that the checks go by. Gathered once, by `specwire.diagnosis.gather`; a check only reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from specwire.capture import Capture, Event
+from specwire.diagnosis.align import Alignment, Piece, knows
+from specwire.diagnosis.compare import Comparison
+from specwire.diagnosis.context import Context
+from specwire.diagnosis.noise import Floor, floor
+from specwire.goldens.golden import Golden
+from specwire.goldens.log import LogGolden
+
+if TYPE_CHECKING:
+    import torch
+
+    from specwire.diagnosis.draft_side import DraftSide
+
+
+@dataclass(frozen=True)
+class Cause:
+    """A named fault. `steps` counts what had to be assumed: of two causes that both fit, the one with fewer
+    is first.
+
+    A `last_resort` says that nothing known explains the numbers, and is dropped when something does.
+    """
+
+    confidence: str
+    evidence: str
+    fix: str
+    steps: int = 1
+    last_resort: bool = False
+    id: str = ""
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """A check that could not look, and what it would have needed. Never a pass."""
+
+    why: str
+
+
+class NotSeen(Exception):
+    """A check asked for rows, and there are none to look at: the check is skipped, never passed."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Some rows, held in memory. `captured` has [rows, slots, hidden] in float32 for each rank whose bytes
+    differ; `distances` is [slots, boundaries, rows], the first rank's relative L2 to every boundary of the
+    golden."""
+
+    places: tuple[tuple[int, int], ...]
+    rows: tuple[tuple[Piece, int], ...]
+    captured: Mapping[int, torch.Tensor]
+    boundaries: tuple[int, ...]
+    distances: torch.Tensor
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What reached the draft, beside what should have. Tensors are read when a check asks for them."""
+
+    golden: Golden | LogGolden
+    context: Context
+    site: str
+    width: int | None
+    dtype: str
+    sample: Sample | None
+    capture: Capture | None = None
+    ranks: tuple[int, ...] = ()
+    pieces: tuple[Piece, ...] = ()
+    alignment: Alignment | None = None
+    odd_ranks: tuple[int, ...] = ()
+    comparison: Comparison | None = None
+    notes: tuple[str, ...] = ()
+    columns: int | None = None  # how much of each row is known: all of it, or only the first so many values
+    rounding: float = 0.0  # what printing the values may have cost, as a share of a row's size
+
+    # What was expected, and what came.
+    @property
+    def trained(self) -> tuple[int, ...]:
+        return self.golden.trained
+
+    @property
+    def slot_count(self) -> int:
+        """How many target hidden sizes wide the states are; 0 when that is not a whole number."""
+        if not self.width or self.width % self.golden.hidden:
+            return 0
+        return self.width // self.golden.hidden
+
+    def floor(self, boundary: int) -> Floor:
+        found = floor(self.golden, self.dtype, boundary)
+        return replace(found, usual=found.usual + self.rounding, worst=found.worst + self.rounding)
+
+    @property
+    def seen(self) -> Sample:
+        """The sampled rows; NotSeen when no row of the golden's prompts was captured, or none of a known
+        width."""
+        if self.sample is None:
+            raise NotSeen("no captured rows to look at")
+        return self.sample
+
+    @cached_property
+    def short_events(self) -> tuple[Event, ...]:
+        """Prefills of the golden's prompts that recorded fewer states than they had tokens."""
+        events = self.capture.at(self.site) if self.capture else []
+        return tuple(
+            event
+            for event in events
+            if event.token_ids and event.rows < len(event.token_ids) and knows(self.golden, event)
+        )
+
+    @cached_property
+    def draft(self) -> DraftSide:
+        """The draft's side; NotSeen when the draft's checkpoint was not given, or nothing of the draft was
+        captured."""
+        from specwire.diagnosis.draft_side import draft_side
+
+        return draft_side(self)
+
+    # Which boundary is in which slot.
+    def errors(self, slot: int, boundary: int) -> list[float]:
+        """Relative L2 of each sampled row of `slot` to `boundary`."""
+        if boundary not in self.seen.boundaries:
+            raise NotSeen(f"the golden does not hold boundary {boundary}")
+        return self.seen.distances[slot, self.seen.boundaries.index(boundary)].tolist()
+
+    def exact(self, slot: int, boundary: int) -> bool:
+        return boundary in self.seen.boundaries and self.floor(boundary).allows(self.errors(slot, boundary))
+
+    @cached_property
+    def nearest(self) -> tuple[tuple[int, float], ...]:
+        """Per slot, the boundary whose median row is nearest, and that distance."""
+        medians = self.seen.distances.nan_to_num(nan=float("inf")).median(dim=-1).values
+        best = medians.min(dim=-1)
+        return tuple(
+            (self.seen.boundaries[int(k)], float(distance))
+            for k, distance in zip(best.indices, best.values, strict=True)
+        )
+
+    @cached_property
+    def found(self) -> tuple[int | None, ...]:
+        """Per slot, the boundary that it holds within the noise floor; None where it holds none."""
+        return tuple(k if self.exact(slot, k) else None for slot, (k, _) in enumerate(self.nearest))
+
+    @cached_property
+    def not_finite(self) -> tuple[tuple[int, int, int], ...]:
+        """(rank, sampled row, slot) of every row that holds NaN or infinity."""
+        return tuple(
+            (rank, row, slot)
+            for rank, states in self.seen.captured.items()
+            for row, slot in (~states.isfinite().all(dim=-1)).nonzero().tolist()
+        )
+
+    @cached_property
+    def nearest_rows(self) -> tuple[tuple[int | None, ...], ...]:
+        """Per slot and sampled row, the index of the sampled golden row (at the slot's trained boundary) that
+        it is.
+
+        None where it is none of them within the noise floor. Empty when the slots are not the trained ones in
+        number.
+        """
+        if self.slot_count != len(self.trained):
+            return ()
+        return tuple(self._rows_of(slot, k) for slot, k in enumerate(self.trained))
+
+    def _rows_of(self, slot: int, boundary: int) -> tuple[int | None, ...]:
+        import torch
+
+        if boundary not in self.seen.boundaries:
+            return ()
+        wanted, states = self.wanted(boundary).double(), self.captured(slot).double()
+        ratio = torch.cdist(states, wanted, compute_mode="donot_use_mm_for_euclid_dist") / wanted.norm(
+            dim=-1
+        ).clamp_min(1e-300)
+        best = ratio.nan_to_num(nan=float("inf")).min(dim=-1)
+        bound = self.floor(boundary).usual
+        return tuple(
+            int(i) if error <= bound else None for i, error in zip(best.indices, best.values, strict=True)
+        )
+
+    @cached_property
+    def moved_rows(self) -> tuple[tuple[int, int | None], ...] | None:
+        """Sampled rows that are not in their place, with the row that they are instead, or None where they
+        are zero.
+
+        None as a whole when some row is no row of the golden's at all, or not the same one in every slot.
+        """
+        moved: list[tuple[int, int | None]] = []
+        for row in range(len(self.seen.places)):
+            at = {slot[row] for slot in self.nearest_rows if slot}
+            zero = not any(self.captured(slot)[row].any() for slot in range(self.slot_count))
+            if not zero and (len(at) != 1 or None in at):
+                return None
+            if zero or at != {row}:
+                moved.append((row, None if zero else at.pop()))
+        return tuple(moved)
+
+    @property
+    def any_row_known(self) -> bool:
+        """Whether any captured row is some row of the golden, at the boundary its slot was trained with."""
+        return any(row is not None for slot in self.nearest_rows for row in slot)
+
+    # Rows, for the checks that try a transform.
+    def captured(self, slot: int, rank: int | None = None) -> torch.Tensor:
+        """The sampled rows of one slot, [rows, hidden], float32."""
+        held = self.seen.captured
+        return held.get(rank, next(iter(held.values())))[:, slot]
+
+    def wanted(self, what: int | str, shift: int = 0) -> torch.Tensor:
+        """The golden's rows for the sample, float32: a boundary, or a tensor's name; `shift` rows further on.
+
+        Rows that a shift moves out of their prompt are NaN.
+        """
+        name = f"boundary.{what}" if isinstance(what, int) else what
+        if not self.golden.has(name):
+            raise NotSeen(f"the golden does not hold {name}")
+        return _golden_rows(self.golden, name, self.seen.places, shift)[:, : self.columns]
+
+    @cached_property
+    def off(self) -> tuple[int, ...]:
+        """Slots with a sampled row, on any rank, that is not the row of the boundary that was trained.
+
+        A slot whose boundary the golden lacks is not among them; none is when the slots are not as many
+        as were trained.
+        """
+        if self.slot_count != len(self.trained):
+            return ()
+        others = list(self.seen.captured)[1:]
+        return tuple(
+            slot
+            for slot, k in enumerate(self.trained)
+            if k in self.seen.boundaries
+            and not (self.exact(slot, k) and all(self.fits(self.captured(slot, rank), k) for rank in others))
+        )
+
+    def bad_rows(self, slot: int) -> list[int]:
+        """Sampled rows of the first rank that are beyond the usual bound at the slot's trained boundary."""
+        k = self.trained[slot]
+        return [row for row, error in enumerate(self.errors(slot, k)) if not error <= self.floor(k).usual]
+
+    def summed(self, slot: int) -> torch.Tensor:
+        """The sampled rows of one slot, added up over all ranks."""
+        return sum(self.captured(slot, rank).double() for rank in self.ranks)
+
+    def fits(self, states: torch.Tensor, boundary: int, shift: int = 0, slack: float = 1.0) -> bool:
+        """Whether these rows are the golden's at `boundary`, within `slack` times its noise floor.
+
+        Rows for which a shift leaves no golden row are left out, as long as most remain.
+        """
+        if boundary not in self.seen.boundaries:
+            return False
+        wanted = self.wanted(boundary, shift)
+        kept = wanted.isfinite().all(dim=-1)
+        errors = [error / slack for error in relative(states[kept], wanted[kept])]
+        return 2 * len(errors) >= len(wanted) and self.floor(boundary).allows(errors)
+
+    def holds(self, slot: int, expected: torch.Tensor, boundary: int) -> bool:
+        """Whether the slot's sampled rows are those of `expected`, within the floor of `boundary`; NaN rows
+        are left out."""
+        kept = expected.isfinite().all(dim=-1)
+        return self.floor(boundary).allows(relative(self.captured(slot)[kept], expected[kept]))
+
+    @property
+    def tokens(self) -> list[int]:
+        return [self.golden.prompts[prompt].token_ids[position] for prompt, position in self.seen.places]
+
+
+def relative(states: torch.Tensor, wanted: torch.Tensor) -> list[float]:
+    """Relative L2 of each row, summed in float64."""
+    a, b = states.double(), wanted.double()
+    return ((a - b).norm(dim=-1) / b.norm(dim=-1).clamp_min(1e-300)).tolist()
+
+
+def angle(states: torch.Tensor, wanted: torch.Tensor) -> float:
+    """The median row's cosine."""
+    import torch
+
+    return torch.nn.functional.cosine_similarity(states.double(), wanted.double(), dim=-1).median().item()
+
+
+def _golden_rows(golden: Golden, name: str, where: Sequence[tuple[int, int]], shift: int) -> torch.Tensor:
+    import torch
+
+    inside = [0 <= position + shift < len(golden.prompts[prompt].token_ids) for prompt, position in where]
+    found = torch.full((len(where), golden.hidden), float("nan"))
+    kept = [
+        (prompt, position + shift) for (prompt, position), good in zip(where, inside, strict=True) if good
+    ]
+    if kept:
+        found[torch.tensor(inside)] = golden.rows(name, kept).float()
+    return found

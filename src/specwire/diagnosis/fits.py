@@ -1,0 +1,111 @@
+"""Transforms that checks try on a slot; their parameters are fitted on some rows and tested on others."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from specwire.diagnosis.evidence import Evidence, angle, relative
+
+if TYPE_CHECKING:
+    import torch
+
+
+def is_final(evidence: Evidence, slot: int) -> bool:
+    """Whether a slot holds the states after the final norm."""
+    known = evidence.golden.has("final_norm")
+    return known and evidence.holds(slot, evidence.wanted("final_norm"), evidence.golden.layers)
+
+
+def part_of_stream(evidence: Evidence, slot: int, k: int) -> tuple[bool, str] | None:
+    """Which part of boundary `k` a slot holds, and whether that is exact; None when it is not one.
+
+    A golden with `residual.K` tells exactly; without, a slot that points along what the last layer added, and
+    is smaller than the stream, only looks like it.
+    """
+    states, stream = evidence.captured(slot), evidence.wanted(k)
+    if evidence.golden.has(f"residual.{k}"):
+        residual = evidence.wanted(f"residual.{k}")
+        if evidence.fits(states + residual, k):
+            return True, "captured + residual is the golden's row, exactly: the residual was left out"
+        if evidence.holds(slot, residual, k):
+            return True, "captured is the golden's residual, without the layer's branch"
+        return None
+    if k - 1 not in evidence.seen.boundaries:
+        return None
+    before = evidence.wanted(k - 1)
+    small = bool((states.norm(dim=-1) < 0.9 * stream.norm(dim=-1)).all())
+    nearer = angle(stream - states, before) > angle(stream, before) + 0.005
+    if small and nearer and angle(states, stream - before) > 0.4:
+        return False, "captured points along what the layer before added, and is smaller than the stream"
+    return None
+
+
+def sum_over_ranks(evidence: Evidence, slot: int, k: int) -> tuple[bool, str] | None:
+    """How the ranks' rows of a slot add up to the golden's, and whether exactly; None when they do not."""
+    total, others = evidence.summed(slot), len(evidence.ranks) - 1
+    if evidence.fits(total, k, slack=2):
+        return True, "their sum is the golden's row"
+    if evidence.golden.has(f"residual.{k}"):
+        once = total - others * evidence.wanted(f"residual.{k}").double()
+        if evidence.fits(once, k, slack=2 * others + 1):
+            return True, "their sum, with the residual counted once, is the golden's row"
+        return None
+    if k - 1 not in evidence.seen.boundaries:
+        return None
+    residual, before = (total - evidence.wanted(k)) / others, evidence.wanted(k - 1)
+    if angle(residual, before) > angle(evidence.wanted(k), before) + 0.005:
+        return False, "their sum exceeds the golden's row by what looks like the residual, per further rank"
+    return None
+
+
+def normed(evidence: Evidence, slot: int) -> str | None:
+    """How a norm lies between a slot and its trained boundary; None when none does."""
+    k = evidence.trained[slot]
+    states, wanted, bound = evidence.captured(slot), evidence.wanted(k), 2 * evidence.floor(k).usual
+    if _norm_weight(wanted, states, bound):
+        return "each row is the golden's, normed and times one weight per channel"
+    if _norm_weight(states, wanted, bound):
+        return "each golden row is the captured one, normed and times one weight per channel"
+    return None
+
+
+def _norm_weight(before: torch.Tensor, after: torch.Tensor, bound: float) -> bool:
+    """Whether `after` is `before` with each row normed and each channel weighted; both are [rows, hidden].
+
+    The weights are fitted to every other row and tested on the rest, so that noise cannot fit itself.
+    """
+    if len(before) < 8 or not (before.isfinite().all() and after.isfinite().all()):
+        return False
+    x, y = before.double(), after.double()
+    x = x / x.square().mean(dim=-1, keepdim=True).sqrt().clamp_min(1e-300)
+    weight = (x[::2] * y[::2]).sum(dim=0) / x[::2].square().sum(dim=0).clamp_min(1e-300)
+    return max(relative(x[1::2] * weight, y[1::2])) <= bound
+
+
+def rotated_basis(evidence: Evidence, slot: int) -> bool:
+    """Whether a slot's rows have the golden's sizes and inner products, and entries that are far from its
+    own."""
+    k = evidence.trained[slot]
+    x, y, bound = evidence.captured(slot).double(), evidence.wanted(k).double(), evidence.floor(k).usual
+    if len(x) < 4 or not x.isfinite().all() or min(relative(x, y)) < 0.3:
+        return False
+    size = y.norm(dim=-1)
+    difference = (x @ x.T - y @ y.T) / (size[:, None] * size[None, :]).clamp_min(1e-300)
+    return difference.abs().max().item() <= bound
+
+
+def repeated_rows(evidence: Evidence) -> list[tuple[int, int]]:
+    """(row, earlier row): sampled rows that hold the very bytes of the same position in an earlier prompt.
+
+    Rows of the same token are left out, and rows of zeros.
+    """
+    places, tokens = evidence.seen.places, evidence.tokens
+    slots = [evidence.captured(slot) for slot in evidence.off]
+    return [
+        (row, earlier)
+        for row in range(len(places))
+        for earlier in range(row)
+        if places[row][1] == places[earlier][1]
+        and tokens[row] != tokens[earlier]
+        and all(states[row].equal(states[earlier]) and states[row].any() for states in slots)
+    ]

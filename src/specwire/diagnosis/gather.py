@@ -1,0 +1,110 @@
+"""Gathers the evidence from a golden and a capture: aligned, compared row by row, and sampled for a closer
+look."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+from specwire.capture import Capture, Event
+from specwire.diagnosis.align import Piece, align
+from specwire.diagnosis.compare import Comparison, compare, locate, matched_ranks
+from specwire.diagnosis.context import Context
+from specwire.diagnosis.evidence import Evidence, Sample
+from specwire.goldens.golden import Golden
+
+SAMPLE_ELEMENTS = 1024 * 1024
+SAMPLE_ROWS = 512
+
+
+def gather(golden: Golden, capture: Capture, context: Context) -> Evidence:
+    """Align the capture with the golden, compare all of its rows, and look closely at some."""
+    site, events = _main_events(capture)
+    alignment = align(events, golden)
+    pieces, notes = _one_width(alignment.pieces)
+    by_rank, odd = matched_ranks(pieces)
+    lead = tuple(next(iter(by_rank.values()), ()))
+    slots = lead[0].event.width // golden.hidden if lead and lead[0].event.width % golden.hidden == 0 else 0
+    comparison = None
+    if slots == len(golden.trained) and all(golden.has(f"boundary.{k}") for k in golden.trained):
+        comparison = compare(by_rank, golden, golden.trained, golden.hidden)
+    sample = _sample(golden, by_rank, slots, comparison) if lead and slots else None
+    return Evidence(
+        golden,
+        context,
+        site,
+        lead[0].event.width if lead else None,
+        lead[0].event.dtype if lead else golden.dtype,
+        sample,
+        capture,
+        tuple(by_rank),
+        lead,
+        alignment,
+        tuple(odd),
+        comparison,
+        tuple(notes) + alignment.strange,
+    )
+
+
+def _main_events(capture: Capture) -> tuple[str, list[Event]]:
+    """What reached the draft in a prefill; else the nearest thing to it that was captured."""
+    for site in ("draft-input", "concat-full"):
+        if events := capture.at(site):
+            return site, events
+    return "draft-input", []
+
+
+def _one_width(pieces: Iterable[Piece]) -> tuple[list[Piece], list[str]]:
+    pieces = list(pieces)
+    widths = Counter(piece.event.width for piece in pieces)
+    if len(widths) < 2:
+        return pieces, []
+    usual = widths.most_common(1)[0][0]
+    return (
+        [piece for piece in pieces if piece.event.width == usual],
+        [f"states were {' and '.join(map(str, sorted(widths)))} wide; those {usual} wide are compared"],
+    )
+
+
+def _sample(
+    golden: Golden, by_rank: Mapping[int, Sequence[Piece]], slots: int, comparison: Comparison | None
+) -> Sample:
+    import torch
+
+    ranks = list(comparison.squares) if comparison else list(by_rank)
+    lead_pieces = by_rank[ranks[0]]
+    limit = max(8, min(SAMPLE_ROWS, SAMPLE_ELEMENTS // (slots * golden.hidden)))
+    chosen = _choose(sum(piece.count for piece in lead_pieces), limit, comparison)
+    lead = [locate(lead_pieces, row) for row in chosen]
+    where = tuple((piece.prompt, piece.position + index) for piece, index in lead)
+    captured = {
+        rank: torch.stack(
+            [
+                piece.event.file.rows(piece.event.states, piece.row + index, 1)[0].float().view(slots, -1)
+                for piece, index in (locate(by_rank[rank], row) for row in chosen)
+            ]
+        )
+        for rank in ranks
+    }
+    first = captured[ranks[0]].double()
+    distances = torch.empty((slots, len(golden.boundaries), len(where)), dtype=torch.float64)
+    for number, k in enumerate(golden.boundaries):
+        wanted = golden.rows(f"boundary.{k}", where).double()
+        size = wanted.norm(dim=-1).clamp_min(1e-300)
+        for slot in range(slots):
+            distances[slot, number] = (first[:, slot] - wanted).norm(dim=-1) / size
+    return Sample(where, tuple(lead), captured, golden.boundaries, distances)
+
+
+def _choose(count: int, limit: int, comparison: Comparison | None) -> list[int]:
+    """At most `limit` of `count` rows, spread out; half of the room goes to those that are furthest off."""
+    if count <= limit:
+        return list(range(count))
+    worst: list[int] = []
+    if comparison:
+        errors = (
+            next(iter(comparison.squares.values())).errors.nan_to_num(nan=float("inf")).max(dim=-1).values
+        )
+        worst = errors.topk(limit // 2).indices.tolist()
+    room = limit - len(worst)
+    return sorted({*worst, *(round(i * (count - 1) / (room - 1)) for i in range(room))})

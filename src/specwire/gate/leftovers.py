@@ -1,0 +1,247 @@
+"""`gate`: what is left of instrumentation in a tree. Words first, a closer look only where one was found."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import NamedTuple
+
+from specwire.errors import SpecwireError
+from specwire.gate.scan import holding
+from specwire.strip.words import NEEDLES, Words
+from specwire.trees.walk import Files, walk
+
+RULES = {
+    "tap": "a line that specwire put in",
+    "tap-file": "the file that specwire's taps call",
+    "leftover": "debug code that somebody wrote by hand",
+    "breakpoint": "a stop in a debugger",
+    "patch-remains": "a patch's reject or an editor's backup beside source files",
+    "unfinished": "a specwire change that was cut off",
+    "suppression": "a suppression without a reason",
+    "pristine-changed": "a file that differs from the release's",
+    "pristine-missing": "a file of the release that is not there",
+    "pristine-extra": "a file that the release does not have",
+}
+# Whatever a transaction puts beside the files that it changes, in this version or another.
+_UNFINISHED = r"\..*specwire-.*\.(?:new|old|json|draft|done)"
+_REMAINS = (".rej", ".orig", ".bak", "~")
+_ALLOW = rb"#\s*specwire-allow:\s*([a-z-]+(?:\s*,\s*[a-z-]+)*)\s*(?:--\s*(\S.*))?$"
+_OURS = b"specwire"
+
+
+class Finding(NamedTuple):
+    """`file` is relative to the report's `base`; `line` is None for a whole file.
+
+    `managed`: specwire put it there and can take it out. `reason`: why it is allowed, for those that are.
+    """
+
+    rule: str
+    file: str
+    line: int | None
+    message: str
+    managed: bool = False
+    reason: str = ""
+
+
+class Report(NamedTuple):
+    base: str
+    findings: tuple[Finding, ...]
+    allowed: tuple[Finding, ...]
+    unknown: tuple[str, ...]  # what a verdict would have needed and could not have
+    files: int = 0
+    skipped: tuple[str, ...] = ()
+
+    @property
+    def clean(self) -> bool:
+        return not self.findings and not self.unknown
+
+    @property
+    def exit_code(self) -> int:
+        return 1 if self.findings else 3 if self.unknown else 0
+
+
+def scan(paths: list[str], base: str, words: Words = Words(), allowed: tuple[str, ...] = ()) -> Report:
+    """All findings below `paths`, named relative to `base`. `allowed`: "RULE PATTERN -- reason" texts.
+
+    Raises SpecwireError for a file that cannot be read.
+    """
+    listed = [walk(path, _REMAINS) for path in paths]
+    files = Files(*(sum(parts, []) for parts in zip(*listed, strict=True)))
+    found: list[Finding] = []
+    unknown: list[str] = []
+
+    def look(data: bytes, held: tuple[bytes, ...]) -> bool:
+        return _OURS in held or words.suspects(data, held)
+
+    for path in holding(files.python, (_OURS, *NEEDLES, *words.literals()), look):
+        found += _in_file(path, os.path.relpath(path, base), words, unknown)
+    folders = {os.path.dirname(path) for path in files.python} if files.others else set()
+    for path in files.others:
+        found += _by_name(path, os.path.relpath(path, base), folders)
+    found += [finding for path in paths for finding in _compiled(path, base)]
+    found = [_allow(finding, allowed) for finding in found]
+    found.sort(key=lambda finding: (finding.file, finding.line or 0, finding.rule, finding.message))
+    return Report(
+        base,
+        tuple(finding for finding in found if not finding.reason),
+        tuple(finding for finding in found if finding.reason),
+        tuple(unknown),
+        len(files.python),
+        tuple(os.path.relpath(path, base) for path in files.skipped),
+    )
+
+
+def _in_file(path: str, file: str, words: Words, unknown: list[str]) -> list[Finding]:
+    from specwire.patching import marks
+
+    with open(path, "rb") as handle:
+        data = handle.read()
+    if marks.RUNTIME_MARK in data[: data.find(b"\n") + 1]:
+        return [
+            Finding("tap-file", file, 1, "what specwire's taps call: `specwire remove` takes it out", True)
+        ]
+    found = _taps(data, file)
+    if words.suspects(data, (*NEEDLES, *words.literals())):
+        found += _by_hand(data, path, file, words, unknown)
+    return _suppressed(found, data, file) if b"specwire-allow" in data else found
+
+
+def _taps(data: bytes, file: str) -> list[Finding]:
+    from specwire.patching import marks
+
+    if marks.LITERAL not in data:
+        return []
+    comments = _comment_lines(data)
+    return [
+        Finding(
+            "tap",
+            file,
+            mark.line,
+            f"{mark.probe} tap{'' if mark.intact else ', edited'}: `specwire remove` takes it out",
+            True,
+        )
+        for mark in marks.marks(data)
+        if comments is None or mark.line in comments
+    ]
+
+
+def _by_hand(data: bytes, path: str, file: str, words: Words, unknown: list[str]) -> list[Finding]:
+    """What `strip` would take or would have something to say about."""
+    from specwire.strip.plan import plan
+
+    try:
+        made = plan(data, path, words)
+    except SpecwireError as error:
+        unknown.append(f"{file}: holds debug words, and could not be looked into: {error}")
+        return []
+    found = []
+    for piece in (*made.gone, *made.left):
+        if piece.kind == "tap" or piece.kind.startswith("unused"):
+            continue
+        rule = "breakpoint" if piece.kind in ("breakpoint", "debugger") else "leftover"
+        what = piece.text if rule == "breakpoint" else f"hand-written {piece.kind}: {piece.text}"
+        how = f"by hand: {piece.why}" if piece.why else "`specwire strip` takes it out"
+        found.append(Finding(rule, file, piece.line, f"{what} ({how})"))
+    return found
+
+
+def _by_name(path: str, file: str, folders: set[str]) -> list[Finding]:
+    name = os.path.basename(path)
+    if re.fullmatch(_UNFINISHED, name):
+        return [
+            Finding(
+                "unfinished",
+                file,
+                None,
+                "left by a change that was cut off: `specwire status` finishes or undoes it",
+                True,
+            )
+        ]
+    if not name.endswith(_REMAINS):
+        return []
+    if os.path.dirname(path) in folders or name.rpartition(".")[0].endswith(".py") or name.endswith(".py~"):
+        what = (
+            "hunks that a patch could not place"
+            if name.endswith(".rej")
+            else "a copy that a patch or an editor left"
+        )
+        return [Finding("patch-remains", file, None, f"{what}: look at it, then delete it")]
+    return []
+
+
+def _compiled(path: str, base: str) -> list[Finding]:
+    """The tap file's compiled form, which outlives the file itself."""
+    found = []
+    for part in ("", "srt", os.path.join("sglang", "srt"), os.path.join("python", "sglang", "srt")):
+        cache = os.path.join(path, part, "__pycache__")
+        names = os.listdir(cache) if os.path.isdir(cache) else []
+        if not os.path.exists(os.path.join(path, part, "_specwire.py")):
+            found += [
+                Finding(
+                    "tap-file",
+                    os.path.relpath(os.path.join(cache, name), base),
+                    None,
+                    "compiled from a tap file that is gone: delete it",
+                    True,
+                )
+                for name in sorted(names)
+                if name.startswith("_specwire.")
+            ]
+    return found
+
+
+def _suppressed(found: list[Finding], data: bytes, file: str) -> list[Finding]:
+    """`# specwire-allow: RULE -- reason` counts for its own line, and on a line of its own for the next one."""
+    lines = data.splitlines()
+    comments = _comment_lines(data)
+    given: dict[tuple[int, str], str] = {}
+    extra = []
+    for number, line in enumerate(lines, 1):
+        note = re.search(_ALLOW, line)
+        if note is None or (comments is not None and number not in comments):
+            continue
+        reason = (note[2] or b"").decode("utf-8", "replace").strip()
+        if not reason:
+            extra.append(
+                Finding(
+                    "suppression", file, number, "gives no reason: write `# specwire-allow: RULE -- reason`"
+                )
+            )
+        alone = line.lstrip().startswith(b"#")
+        for rule in note[1].decode().replace(" ", "").split(","):
+            if rule not in RULES:
+                extra.append(
+                    Finding("suppression", file, number, f"names no rule: {rule}. Rules: {', '.join(RULES)}")
+                )
+            given[number + 1 if alone else number, rule] = reason
+    return [
+        finding._replace(reason=given.get((finding.line or 0, finding.rule), "")) for finding in found
+    ] + extra
+
+
+def _allow(finding: Finding, allowed: tuple[str, ...]) -> Finding:
+    from fnmatch import fnmatchcase
+
+    for text in allowed:
+        what, _, reason = text.partition(" -- ")
+        rule, _, pattern = what.strip().partition(" ")
+        if rule not in RULES or not pattern.strip() or not reason.strip():
+            raise SpecwireError(
+                f"--allow {text!r}: wants 'RULE PATTERN -- reason', with one of these rules: {', '.join(RULES)}"
+            )
+        if rule == finding.rule and fnmatchcase(finding.file, pattern.strip()):
+            return finding._replace(reason=reason.strip())
+    return finding
+
+
+def _comment_lines(data: bytes) -> set[int] | None:
+    """Lines that end in a comment; None when the tokenizer gives up, and any line may."""
+    import io
+    import tokenize
+
+    try:
+        tokens = tokenize.tokenize(io.BytesIO(data).readline)
+        return {token.start[0] for token in tokens if token.type == tokenize.COMMENT}
+    except (tokenize.TokenError, SyntaxError, ValueError):
+        return None

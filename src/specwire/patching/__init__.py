@@ -1,0 +1,1 @@
+"""Taps: planned, proven removable, put in and taken out again."""

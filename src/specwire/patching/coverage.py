@@ -1,0 +1,127 @@
+"""Which of a tree's targets and drafts the probes reach: a row for each loop, wrapper and reader."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from fnmatch import fnmatch
+
+from specwire.patching import collecting, surgery
+from specwire.patching.insert import render
+from specwire.patching.taps import TappedFile
+from specwire.probe import Site
+from specwire.sites import drafts, lineage, loops, streams
+from specwire.sites.source import Source, opened
+from specwire.trees.tree import Tree
+
+
+@dataclass(frozen=True)
+class Row:
+    """`name` in `file`: a capture `loop`, a `draft`, a `head` that is none, `elsewhere`, or the `processor`.
+
+    `taps` counts what each probe inserts, `loops` the function's loops; `why` says what is not reached.
+    """
+
+    file: str
+    name: str
+    role: str
+    family: str
+    taps: dict[str, int] = field(default_factory=dict)
+    why: dict[str, str] = field(default_factory=dict)
+    loops: int = 0
+    failed: bool = False
+
+    @property
+    def covered(self) -> bool:
+        """Whether what this row stands for is tapped here."""
+        wanted = {"loop": "layer-capture", "draft": "draft-input", "processor": "concat-full"}.get(self.role)
+        return wanted in self.taps and not self.failed
+
+
+@collecting.paused()
+def coverage(tree: Tree, progress: Callable[[str], None] = lambda _: None) -> list[Row]:
+    """Every row of the tree, in file order. Raises SpecwireError for a file that cannot be read."""
+    known = {name: probe for name, probe in surgery.probes().items() if probe.group != "profile"}
+    patterns = {pattern for probe in known.values() for pattern in probe.files}
+    rows: list[Row] = []
+    for name in tree.python_files(f"{tree.package.name}/srt"):
+        if any(fnmatch(name, pattern) for pattern in patterns):
+            file = TappedFile(tree.read(name))
+            data = file.without(file.found)
+            progress(f"reading {name}")
+            source = opened(name, data, tree.read)
+            if wanted := {each: probe for each, probe in known.items() if probe.takes(name, data)}:
+                rows += _rows(source, render(name, data, wanted, tree.read).sites)
+            if not known["layer-capture"].takes(name, data) and b"EntryClass" in data:
+                why = ((each.qualname, each.why) for each in lineage.heirs(source))
+                rows += [
+                    Row(name, heir, "elsewhere", "no loop of its own", why={"layer-capture": reason})
+                    for heir, reason in why
+                ]
+    return rows
+
+
+def _rows(source: Source, sites: tuple[Site, ...]) -> Iterator[Row]:
+    families = dict(_families(source))
+    loop_count = Counter(loop.function.qualname for loop in loops.capture_loops(source))
+    for name in dict.fromkeys(site.qualname for site in sites):
+        mine = [site for site in sites if site.qualname == name]
+        about_states = any(site.probe.startswith("draft-") for site in mine)
+        role, family = families.get(name) or (
+            ("head", "one state") if about_states else ("elsewhere", "no loop of its own")
+        )
+        taps = Counter(site.probe for site in mine if site.state == "applied")
+        why = {site.probe: site.why for site in mine if site.state != "applied"}
+        failed = any(site.state == "failed" for site in mine)
+        yield Row(source.name, name, role, family, dict(sorted(taps.items())), why, loop_count[name], failed)
+
+
+def _families(source: Source) -> Iterator[tuple[str, tuple[str, str]]]:
+    """(qualified name, (role, family)) of the loops, drafts and packings in the file."""
+    if source.name.endswith("logits_processor.py"):
+        for function in source.functions:
+            yield function.qualname, ("processor", "packs what was captured")
+        return
+    for loop in loops.capture_loops(source):
+        known = isinstance(loop, loops.CaptureLoop)
+        yield loop.function.qualname, ("loop", _family(loop) if known else "not recognised")
+    for draft in drafts.drafts(source):
+        if isinstance(draft, drafts.Draft):
+            yield draft.function.qualname, ("draft", "width test, then fc")
+        elif isinstance(draft, drafts.UnknownDraft):
+            yield draft.function.qualname, ("draft", "not recognised")
+
+
+def _family(loop: loops.CaptureLoop) -> str:
+    """Who captures, before or after the layer, by what; and how the stream is held."""
+    said = {
+        "layer": "layer, at its input",
+        "loop": "loop, before the layer",
+        "loop-after": "loop, after the layer",
+    }
+    inside = dict.fromkeys(f"{said[each.how]} ({each.means})" for each in loop.captures if each.how in said)
+    after = any(each.how == "outside" and each.place.lines[0] > loop.place.lines[1] for each in loop.captures)
+    held = streams.stream(loop)
+    if isinstance(held, streams.Unreadable):
+        stream = "streams that are no plain sum"
+    else:
+        stream = "sum" if "residual=" in held.rest else "handle" if held.rest else "one tensor"
+    return " or ".join(inside) + (", end of stack" if after else "") + f"; {stream}"
+
+
+def totals(rows: list[Row]) -> dict[str, int]:
+    """Loops, drafts and what is covered of them, counted."""
+    targets, eagle3 = (
+        [row for row in rows if row.role == "loop"],
+        [row for row in rows if row.role == "draft"],
+    )
+    return {
+        "loops": sum(row.loops for row in targets),
+        "loops_covered": sum(row.loops for row in targets if row.covered),
+        "drafts": len(eagle3),
+        "drafts_covered": sum(row.covered for row in eagle3),
+        "elsewhere": sum(row.role == "elsewhere" for row in rows),
+        "other_heads": sum(row.role == "head" for row in rows),
+        "not_recognised": sum(row.failed for row in rows),
+    }

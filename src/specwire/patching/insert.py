@@ -1,0 +1,170 @@
+"""Puts taps into one file: whole lines, each proven removable before anything is written."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import libcst as cst
+
+from specwire.errors import SpecwireError
+from specwire.patching import marks
+from specwire.patching.taps import TappedFile
+from specwire.probe import Absent, Probe, Site, Tap, Unrecognised
+from specwire.sites import matchers
+from specwire.sites.bindings import unreadable
+from specwire.sites.source import Source, opened, sha256
+
+
+@dataclass(frozen=True)
+class Rendered:
+    """A file with its taps: equal to the original when no probe had a site in it."""
+
+    data: bytes
+    sites: tuple[Site, ...]
+
+
+def nothing_else(name: str) -> None:
+    """Reads no other file: where only one is at hand."""
+
+
+def render(
+    name: str,
+    original: bytes,
+    probes: Mapping[str, Probe],
+    read: Callable[[str], bytes | None] = nothing_else,
+) -> Rendered:
+    """`original` with every tap that `probes` place in it; `read` gives other files of the tree, by name.
+
+    Raises SpecwireError when the file does not parse, uses the taps' own name, or when deleting the
+    inserted lines would not give back the original byte for byte.
+    """
+    if marks.NAME in original:
+        raise SpecwireError(
+            f"{name}: uses the name _specwire, which the taps need for themselves. Nothing was written."
+        )
+    source = opened(name, original, read)
+    try:
+        assert source.syntax is not None
+        found = [(probe, result) for probe, recipe in probes.items() for result in recipe.find(source, matchers)]
+    except (SyntaxError, ValueError) as error:
+        line = getattr(error, "lineno", None) or 1
+        raise SpecwireError(f"{name}:{line}: not Python ({error}). Nothing was written.") from error
+    except cst.ParserSyntaxError as error:
+        raise SpecwireError(
+            f"{name}: a function that LibCST cannot read ({error.message}). Nothing was written."
+        ) from error
+    taps = [(probe, result) for probe, result in found if isinstance(result, Tap)]
+    others = [_other(probe, name, result) for probe, result in found if not isinstance(result, Tap)]
+    if not taps:
+        return Rendered(original, tuple(others))
+    for probe, tap in taps:
+        _check_names(source, probe, tap)
+    data = _with_lines(source, taps)
+    _prove(name, original, data, len(taps))
+    return Rendered(data, (*_located(name, data, taps), *others))
+
+
+def _other(probe: str, name: str, result: Absent | Unrecognised) -> Site:
+    return Site(
+        probe, name, result.qualname, 0, "absent" if isinstance(result, Absent) else "failed", result.why
+    )
+
+
+def _check_names(source: Source, probe: str, tap: Tap) -> None:
+    """A tap may only read what is surely bound there: an unbound name would raise into the engine."""
+    if tap.where == "above":
+        return
+    for argument in cst.parse_expression(tap.code).args:
+        for used in unreadable(tap.place, tap.where, argument.value) - source.imported - set(dir(builtins)):
+            raise SpecwireError(
+                f"{source.name}:{tap.place.lines[0]}: {probe} in {tap.place.function.qualname} would read "
+                f"{used}, which may not be bound there. Nothing was written."
+            )
+
+
+@dataclass(frozen=True)
+class _Line:
+    """A line to insert before the file's line `at` (counted from 0); `rank` orders those of one gap."""
+
+    at: int
+    rank: tuple[int, int]
+    text: bytes
+
+
+def _with_lines(source: Source, taps: Sequence[tuple[str, Tap]]) -> bytes:
+    lines = [_tap_line(source, probe, tap) for probe, tap in taps]
+    first, last = _first_import(source)
+    code = marks.marked(marks.IMPORT_CODE, marks.IMPORT, sha256(source.data))
+    lines.append(_line(source, first, last, (0, 0), code))
+    out, done = [], 0
+    for line in sorted(lines, key=lambda each: (each.at, each.rank)):
+        out += source.lines[done : line.at]
+        out.append(line.text)
+        done = line.at
+    return b"".join([*out, *source.lines[done:]])
+
+
+def _tap_line(source: Source, probe: str, tap: Tap) -> _Line:
+    first, last = tap.place.lines
+    if tap.where == "above":
+        return _line(source, first, first - 1, (1, 0), marks.marked(f"@_specwire.{tap.code}", probe))
+    code = marks.marked(f"if _specwire.on: _specwire.{tap.code}", probe)
+    if tap.where == "before":
+        return _line(source, first, first - 1, (1, 0), code)
+    # After the end of a loop's body comes what belongs in it, then what comes after the loop.
+    return _line(source, first, last, (0, -len(_indentation(source, first))), code)
+
+
+def _line(source: Source, first: int, at: int, rank: tuple[int, int], code: str) -> _Line:
+    """`code` as a line of its own after line `at`, indented and ended as line `first` is."""
+    end = re.search(rb"\r?\n?$", source.lines[max(at, 1) - 1])[0]
+    if not end:
+        raise SpecwireError(
+            f"{source.name}: its last line has no end, and a tap would stand after it. Nothing was written."
+        )
+    return _Line(at, rank, _indentation(source, first) + code.encode() + end)
+
+
+def _indentation(source: Source, line: int) -> bytes:
+    return re.match(rb"[ \t]*", source.lines[line - 1])[0]
+
+
+def _first_import(source: Source) -> tuple[int, int]:
+    """Lines of the first import but those from `__future__`: behind it an import is never out of place."""
+    for node in source.syntax.body:
+        if isinstance(node, ast.Import) or isinstance(node, ast.ImportFrom) and node.module != "__future__":
+            return node.lineno, node.end_lineno
+    raise SpecwireError(
+        f"{source.name}: imports nothing at its top level, so it is no engine module. Nothing was written."
+    )
+
+
+def _prove(name: str, original: bytes, data: bytes, taps: int) -> None:
+    """The promise, kept before anything is written: whole lines, and without them nothing has changed."""
+    if marks.stripped(data) != original:
+        raise SpecwireError(
+            f"{name}: without the inserted lines it would not be the same (a lone CR?). Nothing was written."
+        )
+    file = TappedFile(data)
+    if file.module is None:
+        raise SpecwireError(f"{name}: would no longer be Python. Nothing was written.")
+    if len(file.found) != taps + 1 or not all(each.intact for each in file.found):
+        raise SpecwireError(
+            f"{name}: {taps + 1} statements were to be inserted, {len(file.found)} were. Nothing was written."
+        )
+
+
+def _located(name: str, data: bytes, taps: Sequence[tuple[str, Tap]]) -> list[Site]:
+    """Where each tap has come to stand. Taps of one probe come in file order, and so do their lines."""
+    lines: dict[tuple[str, str], list[int]] = {}
+    for mark in marks.marks(data):
+        call = mark.code.split("_specwire.", 2)[-1]
+        lines.setdefault((mark.probe, call), []).append(mark.line)
+    return [
+        Site(probe, name, tap.place.function.qualname, lines[probe, tap.code].pop(0), "applied")
+        for probe, tap in taps
+    ]

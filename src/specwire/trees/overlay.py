@@ -1,0 +1,174 @@
+"""A patched view of a tree: real directories, links to the tree's own files, and real files where taps are.
+
+Directories are real so that Python's caches land in the view and never in the tree. Commands that change a
+view replace its links by files; what the links lead to is never written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import glob
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from specwire.errors import SpecwireError
+from specwire.patching import marks
+from specwire.patching.outcome import Outcome
+from specwire.trees.transaction import digest, locked, temporary
+from specwire.trees.tree import MARKER, PACKAGE
+
+
+def make_overlay(outcome: Outcome, where: str | os.PathLike[str], force: bool = False) -> Path:
+    """Make, or make anew, the view of `outcome.tree` with `outcome.changes` in place of the tree's files.
+
+    The view is built beside `where` and renamed into place: after a run that is killed there is the old view
+    or none, and the next run sweeps up. Raises SpecwireError when `where` holds something that is not a view,
+    a view with files that specwire did not write (unless `force`), or lies inside the tree's package.
+    """
+    place, tree = Path(os.path.abspath(where)), outcome.tree
+    real, package = Path(os.path.realpath(place)), Path(os.path.realpath(tree.package))
+    if real == package.parent or package in (real, *real.parents):
+        raise SpecwireError(f"{place}: lies in the tree itself. Name a directory outside of {tree.package}.")
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        sweep(place)
+        with _old_view(place, tree.root, force) as old, _building(place) as building:
+            _fill(building, outcome)
+            if old is not None:
+                place.rename(old)
+            building.rename(place)
+            if old is not None:
+                shutil.rmtree(old)
+    except OSError as error:
+        raise SpecwireError(
+            f"{error.filename or place}: the view cannot be made ({error.strerror}). "
+            "Make room or name another place."
+        ) from error
+    return place
+
+
+def sweep(place: Path) -> None:
+    """Put right what killed runs left beside the view `place`; what a living run has there stays."""
+    beside = f"{glob.escape(os.fspath(place.parent))}/.{glob.escape(place.name)}.specwire-*"
+    for name in sorted(glob.glob(f"{beside}.replaced")):
+        with _unused(f"{name}/{PACKAGE}") as unused:
+            if unused and not os.path.lexists(place):
+                os.rename(name, place)
+            elif unused:
+                shutil.rmtree(name)
+    for name in glob.glob(f"{beside}.building"):
+        with _unused(name) as unused:
+            if unused:
+                shutil.rmtree(name)
+
+
+def _beside(place: Path, state: str) -> Path:
+    return place.with_name(f".{place.name}.specwire-{secrets.token_hex(4)}.{state}")
+
+
+@contextlib.contextmanager
+def _unused(folder: str) -> Iterator[bool]:
+    """Whether no living process holds the folder's lock."""
+    try:
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except FileNotFoundError:
+        yield os.path.basename(folder) == PACKAGE  # cut off while being deleted
+        return
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield True
+    except BlockingIOError:
+        yield False
+    finally:
+        os.close(handle)
+
+
+@contextlib.contextmanager
+def _old_view(place: Path, tree: Path, force: bool) -> Iterator[Path | None]:
+    """Where an old view goes while its place is taken, locked until it is gone; None without one."""
+    if not os.path.lexists(place) or (place.is_dir() and not place.is_symlink() and not any(place.iterdir())):
+        yield None
+        return
+    if place.is_symlink() or not (place / PACKAGE / MARKER).is_file():
+        raise SpecwireError(
+            f"{place}: is there and is no view of specwire's. Name a new or an empty directory."
+        )
+    with locked(place / PACKAGE):
+        if strange := next(_not_ours(place, tree, force), None):
+            raise SpecwireError(
+                f"{strange}: in a view that would be made anew, and not as specwire put it there. "
+                "Move it away, or name another directory; --force discards edits below sglang/."
+            )
+        yield _beside(place, "replaced")
+
+
+def _not_ours(place: Path, tree: Path, force: bool) -> Iterator[Path]:
+    """What somebody put into a view: files beside the package, and real files that specwire did not write."""
+    yield from (entry for entry in sorted(place.iterdir()) if entry.name != PACKAGE)
+    if force:
+        return
+    for folder, folders, names in os.walk(place / PACKAGE):
+        folders[:] = sorted(name for name in folders if name != "__pycache__")
+        for path in (Path(folder, name) for name in sorted(names) if name != MARKER and not temporary(name)):
+            if not path.is_symlink() and not _is_ours(path, tree / path.relative_to(place)):
+                yield path
+
+
+def _is_ours(path: Path, origin: Path) -> bool:
+    data = path.read_bytes()
+    bare = marks.stripped(data)
+    if path.match(f"*/{marks.RUNTIME}"):
+        return marks.seal(data) == "intact"
+    return (
+        digest(bare) in {mark.original for mark in marks.marks(data)}
+        or origin.is_file()
+        and origin.read_bytes() == bare
+    )
+
+
+@contextlib.contextmanager
+def _building(place: Path) -> Iterator[Path]:
+    """A new directory beside `place`, locked while we live; gone afterwards unless it was renamed."""
+    building = _beside(place, "building")
+    building.mkdir()
+    handle = os.open(building, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield building
+    except BaseException:
+        shutil.rmtree(building, ignore_errors=True)
+        raise
+    finally:
+        os.close(handle)
+
+
+def _fill(building: Path, outcome: Outcome) -> None:
+    tree = outcome.tree
+    _link(os.fspath(tree.package), building / PACKAGE, ())
+    for change in outcome.changes:
+        target = building / change.path.relative_to(tree.root)
+        target.unlink(missing_ok=True)
+        if change.after is not None:
+            target.write_bytes(change.after)
+            if change.before is not None:
+                shutil.copymode(change.path, target)
+    (building / PACKAGE / MARKER).write_text(f"{tree.root}\n", "utf-8")
+
+
+def _link(source: str, target: Path, outer: tuple[str, ...]) -> None:
+    real = os.path.realpath(source)
+    if real in outer:
+        return  # a link back up
+    target.mkdir()
+    with os.scandir(source) as entries:
+        for entry in entries:
+            if entry.name in ("__pycache__", MARKER) or temporary(entry.name):
+                continue
+            if entry.is_dir():
+                _link(entry.path, target / entry.name, (*outer, real))
+            else:
+                os.symlink(os.path.realpath(entry.path), target / entry.name)
