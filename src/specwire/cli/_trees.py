@@ -32,7 +32,7 @@ def opened(named: str, python: str | None, quiet: bool, writes: bool = True) -> 
     tree = Tree.find(named, python)
     with locked(tree.package) if writes else contextlib.nullcontext():
         if done := recover(tree.package):
-            options.note(_recovered(done), quiet)
+            options.note(_recovered(done), quiet=False)  # never kept back: files have changed
         if tree.overlay:
             sweep(tree.root)
         yield tree

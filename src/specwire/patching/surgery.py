@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from fnmatch import fnmatch
 
 from specwire import registry
 from specwire.errors import SpecwireError
@@ -60,7 +59,7 @@ def plan_apply(tree: Tree, names: list[str], progress: Progress = lambda _: None
         wanted = {
             probe: recipe
             for probe, recipe in known.items()
-            if probe in had or probe in names and _takes(recipe, name, file.data)
+            if probe in had or probe in names and recipe.takes(name, file.data)
         }
         if stale or not wanted.keys() <= had or wanted.keys() & set(names):
             _add_rendered(outcome, name, file, wanted, names)
@@ -138,7 +137,7 @@ def _concerned(tree: Tree, known: dict[str, Probe], names: list[str]) -> dict[st
         if name == marks.RUNTIME:
             continue
         file = TappedFile(data)
-        if file.found or any(_takes(known[probe], name, data) for probe in names):
+        if file.found or any(known[probe].takes(name, data) for probe in names):
             found[name] = file
     return found
 
@@ -147,12 +146,6 @@ def _tapped(tree: Tree) -> Iterable[tuple[str, TappedFile]]:
     for name, data in tree.scan(marks.WORD):
         if name != marks.RUNTIME and (file := TappedFile(data)).found:
             yield name, file
-
-
-def _takes(probe: Probe, name: str, data: bytes) -> bool:
-    return any(fnmatch(name, pattern) for pattern in probe.files) and any(
-        needle in data for needle in probe.needles
-    )
 
 
 def _add_rendered(
