@@ -252,6 +252,20 @@ def test_scope(tree, tmp_path, monkeypatch):
     assert isinstance(run(tmp_path / "nothing").exception, SpecwireError)
 
 
+def test_nothing_in_a_package_can_be_hidden(tree, llama, tmp_path):
+    """A directory that is a link out of the tree is imported all the same; a `pyvenv.cfg` makes no environment."""
+    models = llama.parent
+    (models / "x.py").write_text("breakpoint()\n")
+    (models / "pyvenv.cfg").write_text("")
+    assert findings(tree / "sglang") == [("breakpoint", "sglang/srt/models/x.py", 1)]
+    (models / "pyvenv.cfg").unlink()
+    models.rename(tmp_path / "elsewhere")
+    models.symlink_to(tmp_path / "elsewhere")
+    (tree / "sglang" / "srt" / "up").symlink_to("..")
+    assert findings(tree / "sglang") == [("breakpoint", "sglang/srt/models/x.py", 1)]
+    assert "not looked into: sglang/srt/up" in run(tree / "sglang").stderr
+
+
 def test_pristine_names_each_difference(tree, llama):
     models = llama.parent
     llama.write_bytes(llama.read_bytes() + b"# edited\r\n")

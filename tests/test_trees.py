@@ -751,3 +751,53 @@ def test_change_outside_of_the_root_is_refused(tree, tmp_path):
     with pytest.raises(SpecwireError, match="does not lie below"):
         commit(tree.package, [Change(tmp_path / "x.py", None, b"x")])
     assert not (tmp_path / "x.py").exists()
+
+
+def test_linked_directory_is_part_of_the_tree(tree, tmp_path):
+    """Python imports from there: taps go in there, and none may be left there when the tap file goes."""
+    tree.path("sglang/srt/models").rename(tmp_path / "elsewhere")
+    tree.path("sglang/srt/models").symlink_to(tmp_path / "elsewhere")
+    tree.path("sglang/srt/again").symlink_to("models")
+    tree.path("sglang/srt/up").symlink_to("../..")
+    before = snapshot(tmp_path)
+    outcome = applied(tree)
+    assert {change.path for change in outcome.changes} >= {tree.path(name) for name in TAPPED}
+    assert b"_specwire" in (tmp_path / "elsewhere" / "target.py").read_bytes()
+    assert tree.path("sglang/srt/models").is_symlink() and surgery.status(tree).result == "applied"
+    assert removed(tree).clean and snapshot(tmp_path) == before
+
+
+def test_taps_behind_a_link_keep_the_tap_file(tree, tmp_path):
+    applied(tree)
+    tree.path("sglang/srt/models").rename(tmp_path / "elsewhere")
+    tree.path("sglang/srt/models").symlink_to(tmp_path / "elsewhere")
+    removed(tree)
+    left = [path for path in tmp_path.rglob("*.py") if b"_specwire" in path.read_bytes()]
+    assert left == [] and not tree.path(marks.RUNTIME).exists()
+
+
+@pytest.mark.parametrize("real", ["_target.py.real", "target_real.py"])
+def test_two_names_of_one_file(tree, real):
+    """Links to one file are one file: it is changed once."""
+    place = tree.path(TARGET_NAME)
+    place.rename(place.with_name(real))
+    place.symlink_to(real)
+    place.with_name("twin.py").symlink_to(real)
+    before = snapshot(tree.root)
+    outcome = applied(tree)
+    assert sum(site.probe == "embedding-capture" for site in outcome.sites) == 1
+    assert place.is_symlink() and b"_specwire" in place.read_bytes()
+    assert removed(tree).clean and snapshot(tree.root) == before
+
+
+@pytest.mark.skipif(not hasattr(os, "setxattr"), reason="no extended attributes on this system")
+def test_extended_attributes_stay(tree):
+    place = tree.path(TARGET_NAME)
+    try:
+        os.setxattr(place, "user.note", b"reviewed")
+    except OSError:
+        pytest.skip("no extended attributes on this file system")
+    applied(tree)
+    assert os.getxattr(place, "user.note") == b"reviewed"
+    removed(tree)
+    assert os.getxattr(place, "user.note") == b"reviewed"

@@ -154,7 +154,7 @@ def _begin(root: Path, document: dict[str, Any], changes: list[Change], entries:
 def _stage(change: Change, entry: Entry) -> None:
     like = None
     if change.before is not None:
-        like = os.stat(entry.path)
+        like = entry.path
         # A second name for the old file, not a copy: undoing gives back the very same file, owner and all.
         try:
             os.link(entry.path, entry.old, follow_symlinks=False)
@@ -176,16 +176,18 @@ def _stage(change: Change, entry: Entry) -> None:
         _write(entry.new, change.after, like)
 
 
-def _write(path: Path, data: bytes, like: os.stat_result | None) -> None:
-    """Write a new file that takes mode and owner from `like`; never an existing one."""
+def _write(path: Path, data: bytes, like: Path | None) -> None:
+    """Write a new file with mode, owner and attributes of the file `like`; never an existing one."""
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     try:
         view = memoryview(data)
         while view:
             view = view[os.write(handle, view) :]
         if like is not None:
-            _own(handle, like)
-            os.fchmod(handle, stat.S_IMODE(like.st_mode))
+            status = os.stat(like)
+            _own(handle, status)
+            _attribute(handle, like)
+            os.fchmod(handle, stat.S_IMODE(status.st_mode))
         os.fsync(handle)
     except OSError as error:
         error.filename = error.filename or os.fspath(path)
@@ -200,6 +202,25 @@ def _own(handle: int, like: os.stat_result) -> None:
     except OSError as error:
         if error.errno not in (errno.EPERM, errno.EINVAL):  # not ours to give away, or no owner we can name
             raise
+
+
+def _attribute(handle: int, like: Path) -> None:
+    """Extended attributes: access lists, labels, what people noted. Some are the system's, and not ours to give."""
+    if not hasattr(os, "listxattr"):
+        return
+    theirs = (errno.EPERM, errno.EACCES, errno.EINVAL, errno.ENOTSUP, errno.ENODATA)
+    try:
+        names = os.listxattr(like)
+    except OSError as error:
+        if error.errno in theirs:
+            return
+        raise
+    for name in names:
+        try:
+            os.setxattr(handle, name, os.getxattr(like, name))
+        except OSError as error:
+            if error.errno not in theirs:
+                raise
 
 
 def _swap(entry: Entry) -> None:

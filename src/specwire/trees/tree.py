@@ -74,24 +74,69 @@ class Tree:
     def read(self, name: str) -> bytes:
         return self.path(name).read_bytes()
 
-    def python_files(self, under: str = PACKAGE) -> Iterator[str]:
-        """Names of the `.py` files below `under`, in a stable order. No links to directories are followed."""
+    def python_files(self, under: str = PACKAGE) -> list[str]:
+        """Names of the `.py` files below `under`, in a stable order.
+
+        Links to directories are followed, since Python imports from there too; but each file comes once, by its
+        own name where it has one below `under`. In a view, directories are real and files are links.
+        """
+        names, links = self._listed(under)
+        if links:
+            names += links if self.overlay else self._led_to(names, links)
+            names.sort(key=lambda name: name.split("/"))
+        return names
+
+    def _listed(self, under: str) -> tuple[list[str], list[str]]:
+        """The `.py` files below a directory, and apart from them the links: to such files, and to directories."""
+        names: list[str] = []
+        links: list[str] = []
         folder = self.root / under
         try:
             with os.scandir(folder) as listing:
                 entries = sorted(listing, key=lambda entry: entry.name)
         except FileNotFoundError:
-            return
+            return names, links
         except OSError as error:
             raise SpecwireError(
                 f"{folder}: cannot be listed ({error.strerror}), so what is below stays unknown."
             ) from error
         for entry in entries:
-            if entry.is_dir(follow_symlinks=False):
-                if entry.name != "__pycache__":
-                    yield from self.python_files(f"{under}/{entry.name}")
+            if entry.name == "__pycache__":
+                continue
+            if entry.is_symlink():
+                if entry.is_dir() or (entry.name.endswith(".py") and entry.is_file()):
+                    links.append(f"{under}/{entry.name}")
+            elif entry.is_dir(follow_symlinks=False):
+                for mine, below in zip((names, links), self._listed(f"{under}/{entry.name}"), strict=True):
+                    mine += below
             elif entry.name.endswith(".py") and entry.is_file():
-                yield f"{under}/{entry.name}"
+                names.append(f"{under}/{entry.name}")
+        return names, links
+
+    def _led_to(self, names: list[str], links: list[str]) -> list[str]:
+        """The files that `links` lead to and that are none of `names`: each once, whichever links lead there."""
+        seen, found = {_identity(self.path(name)) for name in names}, []
+        package, links = os.path.realpath(self.package), sorted(links, key=self._is_alias)
+        while links:
+            name = links.pop(0)
+            path = self.path(name)
+            reached = [name]
+            if path.is_dir():
+                real = os.path.realpath(path)
+                if _identity(path) in seen or os.path.commonpath((real, package)) == real:
+                    continue  # been there, or a link back up
+                seen.add(_identity(path))
+                reached, further = self._listed(name)
+                links += further
+            new = [each for each in reached if _identity(self.path(each)) not in seen]
+            seen |= {_identity(self.path(each)) for each in new}
+            found += new
+        return found
+
+    def _is_alias(self, link: str) -> bool:
+        """Whether a link leads to another link, whose name is then the one that counts."""
+        path = self.path(link)
+        return os.path.islink(os.path.join(path.parent, os.readlink(path)))
 
     def scan(self, word: bytes, under: str = PACKAGE) -> Iterator[tuple[str, bytes]]:
         """Name and bytes of each `.py` file that holds `word`, in a stable order.
@@ -117,6 +162,11 @@ class Tree:
                 ) from error
             if data.find(word) >= 0:
                 yield name, data
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    status = os.stat(path)
+    return status.st_dev, status.st_ino
 
 
 def _is_package(folder: Path) -> bool:

@@ -21,8 +21,9 @@ class Files(NamedTuple):
 def walk(root: str, also: tuple[str, ...] = ()) -> Files:
     """All `.py` files below `root`, and with `also` the others that are hidden or whose names end in one of these.
 
-    Virtual environments, version control's and tools' own directories are not looked into; links to directories
-    are not followed, nor those that lead nowhere. A `root` that is a file stands for itself.
+    Virtual environments, version control's and tools' own directories are not looked into, nor links to
+    directories, unless one leads out of `root` from within a Python package: what is there is imported with the
+    rest. A `root` that is a file stands for itself.
     """
     found = Files([], [], [])
     if not os.path.isdir(root):
@@ -31,7 +32,7 @@ def walk(root: str, also: tuple[str, ...] = ()) -> Files:
         elif also:
             found.others.append(root)
         return found
-    stack = [root]
+    stack, inside = [root], [os.path.realpath(root)]
     while stack:
         folder = stack.pop()
         python, others, folders = [], [], []
@@ -46,8 +47,12 @@ def walk(root: str, also: tuple[str, ...] = ()) -> Files:
                     elif name != "__pycache__":
                         found.skipped.append(entry.path)
                 elif entry.is_symlink() and not entry.is_file():
-                    found.skipped.append(entry.path)
-                elif name == "pyvenv.cfg" and folder != root:
+                    if name not in _NEVER and (led := _leads_out(entry.path, inside)):
+                        folders.append(entry.path)
+                        inside.append(led)
+                    elif name != "__pycache__":
+                        found.skipped.append(entry.path)
+                elif name == "pyvenv.cfg" and folder != root and _is_environment(folder):
                     found.skipped.append(folder)
                     break
                 elif also and (name.endswith(also) or name[0] == "."):
@@ -60,6 +65,25 @@ def walk(root: str, also: tuple[str, ...] = ()) -> Files:
     found.others.sort()
     found.skipped.sort()
     return found
+
+
+def _leads_out(link: str, inside: list[str]) -> str:
+    """The real directory that a link in a package leads to, when it is none that is looked into anyway, nor around one."""
+    real = os.path.realpath(link)
+    if not os.path.isdir(real) or not _in_package(link):
+        return ""
+    around = (os.path.commonpath((real, each)) in (real, each) for each in inside)
+    return "" if any(around) else real
+
+
+def _is_environment(folder: str) -> bool:
+    """Whether a directory with a `pyvenv.cfg` is a virtual environment: in a package, it takes an interpreter too."""
+    interpreter = any(os.path.isdir(os.path.join(folder, name)) for name in ("bin", "Scripts"))
+    return interpreter or not _in_package(folder)
+
+
+def _in_package(path: str) -> bool:
+    return os.path.exists(os.path.join(package_root(path), "__init__.py"))
 
 
 def package_root(path: str) -> str:
