@@ -379,3 +379,26 @@ def test_batch_context_that_makes_no_sense_never_matches_and_never_crashes(
     }
     write_event(folder, 0, 0, "draft-input", whole | tensors)
     assert check_capture(golden, folder)["verdict"] != "match"
+
+
+def test_rows_that_look_alike_show_no_order(tmp_path: Path, folder: Path) -> None:
+    """One token repeated gives the same state everywhere: rows in the wrong place would pass, so it is no match."""
+    ids = [[5] * 8]
+    one = make_states(ids)[0]
+    states = [{k: rows[:1].expand(8, -1).clone() for k, rows in one.items()}]
+    golden = make_golden(tmp_path / "same.safetensors", ids, states)
+    write_batch(folder, 0, 0, [(ids[0], 0, 8)], [concat(states[0], SLOTS).roll(1, dims=0)])
+    document = check_capture(golden, folder)
+    assert document["verdict"] == "inconclusive" and document["causes"] == []
+    assert "all alike" in document["slots"][0]["why"]
+
+
+@pytest.mark.parametrize("slots", [(6,), (1, 3, 5, 6)], ids=["narrower", "wider"])
+def test_a_second_run_of_another_width_is_no_match(golden: Path, folder: Path, slots) -> None:
+    """Most rows are right; the others reached the draft as well."""
+    prefill(folder)
+    prefill(folder, slots=SLOTS)
+    write_batch(folder, 0, 9, [(PROMPTS[0], 0, 6)], [concat(STATES[0], slots)])
+    document = check_capture(golden, folder)
+    assert document["verdict"] == "mismatch" and document["causes"]
+    assert document["concat_shape"][1] == 16 * len(slots)

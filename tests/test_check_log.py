@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
+from captures import make_golden, make_states
 
 from specwire.diagnosis.case import PROMPTS, Case, World, concat, evidence_of, heard
 from specwire.diagnosis.log_check import check_log
@@ -147,3 +148,29 @@ def test_a_log_against_a_full_golden_names_the_cause(tmp_path: Path, slots, caus
     document = check_log(tmp_path / "golden.safetensors", log_of(case, tmp_path))
     assert document["verdict"] == ("mismatch" if cause else "match")
     assert [one["id"] for one in document["causes"]][:1] == ([cause] if cause else [])
+
+
+def test_a_line_of_another_width_is_no_match(tmp_path: Path) -> None:
+    """Rank 0 printed what was wanted; what reached rank 1 was as narrow as one state."""
+    shown = "[" + ", ".join(f"{value:.6g}" for value in SERVED) + "]"
+    log = tmp_path / "server.log"
+    log.write_text("".join(LINE.format(rank=r, width=w, values=shown) + "\n" for r, w in [(0, 21504), (1, 7168)]))
+    document = check_log(GOLDEN, log)
+    assert document["verdict"] == "mismatch" and document["concat_shape"] == [8, 7168]
+
+
+def test_a_line_of_another_width_is_no_match_with_tensors(tmp_path: Path) -> None:
+    prompts = [[4, 5, 6, 7, 8, 9, 10, 11]]
+    states = make_states(prompts)
+    golden = make_golden(tmp_path / "golden.safetensors", prompts, states)
+    line = (
+        "[EAGLE3-DEBUG] site=draft-input rank=0 step={step} mode=EXTEND shape=[8, {width}] dtype=float32 token=5 "
+        "position=0 hs_first5={first} slots={slots}\n"
+    )
+    shown = [[round(value, 4) for value in states[0][k][0, :5].tolist()] for k in (1, 3, 5)]
+    log = tmp_path / "server.log"
+    log.write_text(line.format(step=0, width=48, first=shown[0], slots=shown))
+    assert check_log(golden, log)["verdict"] == "match"
+    with log.open("a") as more:
+        more.write(line.format(step=1, width=16, first=shown[0], slots=shown[:1]))
+    assert check_log(golden, log)["verdict"] == "mismatch"

@@ -21,7 +21,7 @@ def gather(golden: Golden, capture: Capture, context: Context) -> Evidence:
     """Align the capture with the golden, compare all of its rows, and look closely at some."""
     site, events = _main_events(capture)
     alignment = align(events, golden)
-    pieces, notes = _one_width(alignment.pieces)
+    pieces, notes = _one_width(alignment.pieces, golden.hidden * len(golden.trained))
     by_rank, odd = matched_ranks(pieces)
     lead = tuple(next(iter(by_rank.values()), ()))
     slots = lead[0].event.width // golden.hidden if lead and lead[0].event.width % golden.hidden == 0 else 0
@@ -54,15 +54,16 @@ def _main_events(capture: Capture) -> tuple[str, list[Event]]:
     return "draft-input", []
 
 
-def _one_width(pieces: Iterable[Piece]) -> tuple[list[Piece], list[str]]:
+def _one_width(pieces: Iterable[Piece], trained: int) -> tuple[list[Piece], list[str]]:
+    """The pieces to compare, all of one width: where some are not as wide as was trained, those, since they are wrong."""
     pieces = list(pieces)
     widths = Counter(piece.event.width for piece in pieces)
     if len(widths) < 2:
         return pieces, []
-    usual = widths.most_common(1)[0][0]
+    chosen = max(widths, key=lambda width: (width != trained, widths[width]))
     return (
-        [piece for piece in pieces if piece.event.width == usual],
-        [f"states were {' and '.join(map(str, sorted(widths)))} wide; those {usual} wide are compared"],
+        [piece for piece in pieces if piece.event.width == chosen],
+        [f"states were {' and '.join(map(str, sorted(widths)))} wide; those {chosen} wide are compared"],
     )
 
 

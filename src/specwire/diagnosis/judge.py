@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from specwire.diagnosis.align import Piece, gaps
-
-if TYPE_CHECKING:
-    from specwire.diagnosis.evidence import Evidence
+from specwire.diagnosis.evidence import Evidence, relative
 
 # A second boundary this much further off than the nearest can be told from it.
 APART = 1.2
@@ -120,6 +117,9 @@ def _told_apart(evidence: Evidence, slot: int, expected: int, basics: dict, numb
     own = medians.pop(expected)
     other = min(medians, key=medians.get, default=None)
     if other is None or medians[other] > APART * own:
+        if _rows_alike(evidence, expected):
+            why = f"the golden's rows of boundary {expected} are all alike: rows in the wrong place would not show"
+            return Slot(slot, "not-compared", why, expected, **basics, **numbers)
         return Slot(slot, "match", "", expected, **basics, **numbers)
     if own > APART * medians[other]:
         return Slot(
@@ -138,6 +138,19 @@ def _told_apart(evidence: Evidence, slot: int, expected: int, basics: dict, numb
         **basics,
         **numbers,
     )
+
+
+def _rows_alike(evidence: Evidence, boundary: int) -> bool:
+    """Whether no sampled row can be told from the one that follows it, as when a prompt is one token repeated."""
+    golden = evidence.golden
+    ends = [len(prompt.token_ids) for prompt in golden.prompts]
+    places = [(prompt, at) for prompt, at in evidence.sample.places if at + 1 < ends[prompt]]
+    if not places:
+        return False
+    rows, next_rows = (
+        golden.rows(f"boundary.{boundary}", [(prompt, at + step) for prompt, at in places]) for step in (0, 1)
+    )
+    return max(relative(next_rows, rows)) <= evidence.floor(boundary).usual
 
 
 def _by_sample(evidence: Evidence, slot: int, expected: int, basics: dict) -> Slot:

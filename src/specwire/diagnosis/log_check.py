@@ -44,8 +44,8 @@ def _against_log(golden: LogGolden, lines: Sequence[Line], context: Context, ori
     compared."""
     shape = golden.concat_shape
     fitting = (
-        [line for line in lines if line.shape == shape]
-        or [line for line in lines if shape and line.shape[0] == shape[0]]
+        [line for line in lines if shape and line.shape[1] != shape[1]]  # wrong, whatever the others are
+        or [line for line in lines if line.shape == shape]
         or list(lines)
     )
     compared = _first_of_each_rank(fitting)
@@ -71,8 +71,12 @@ def _against_log(golden: LogGolden, lines: Sequence[Line], context: Context, ori
 def _against_tensors(golden: Golden, lines: Sequence[Line], context: Context, origin: str) -> dict[str, Any]:
     placed = [(line, place) for line in lines if (place := _place(golden, line))]
     compared = [line for line, _ in placed]
-    width = compared[0].shape[1] if compared else (lines[0].shape[1] if lines else None)
+    # Lines that are not as wide as was trained are wrong: where there are any, those are judged.
+    trained = golden.hidden * len(golden.trained)
+    widths = [line.shape[1] for line in compared or lines]
+    width = next((width for width in widths if width != trained), trained if widths else None)
     placed = [(line, place) for line, place in placed if line.shape[1] == width]
+    compared = [line for line, _ in placed]
     dtype = compared[0].dtype if compared else golden.dtype
     count = width // golden.hidden if width and width % golden.hidden == 0 else 0
     printed = min((len(line.slots) if line.slots else 1 for line, _ in placed), default=0)
