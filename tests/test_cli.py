@@ -1,5 +1,6 @@
 """What holds for every command: an example, a place in the README, and exit codes that no crash can fake."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -40,6 +41,26 @@ def test_a_crash_is_no_finding():
     code = "import specwire.trees.tree, specwire.cli as c; specwire.trees.tree.Tree.find = lambda *a: 1 / 0; c.main(['status', 'x'])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.returncode == 2 and "ZeroDivisionError" in done.stderr
+
+
+@pytest.mark.parametrize("words", ["--help", "probes --json"])
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize(
+    ("redirection", "code"),
+    [("| true", 141), (">/dev/full", 2), (">&-", 0), (">/dev/null 2>&-", 0)],
+    ids=["nobody reads", "disk full", "stdout closed", "stderr closed"],
+)
+def test_output_that_cannot_be_written_is_no_finding(words, unbuffered, redirection, code):
+    ours = f"sleep 0.1; {sys.executable} -c 'from specwire.cli import main; main()' {words}"
+    done = subprocess.run(
+        ["bash", "-c", f"({ours}; echo code $? >&3) 3>&2 {redirection}"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+    )
+    assert f"code {code}\n" in done.stderr
+    assert "Traceback" not in done.stderr and "Exception ignored" not in done.stderr
 
 
 @pytest.mark.parametrize("words", [("--help",), ("probes",), ("status", "--help")])

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import importlib
 import os
 import sys
+from collections.abc import Iterator
 
 import click
 
@@ -12,8 +15,44 @@ from specwire import __version__
 from specwire.errors import FAULT, SpecwireError
 
 
+PIPE_CLOSED = 141  # what a shell gives for a process that SIGPIPE ended
+
+
+class OutputLost(Exception):
+    """What was printed could not be written: nobody reads it any more, or there is no room for it."""
+
+
+@contextlib.contextmanager
+def _output() -> Iterator[None]:
+    """Until all that was printed is out. click would end with 1 where it cannot be, which is a finding's code."""
+    try:
+        yield
+        sys.stdout.flush()
+    except OSError as error:
+        if error.filename is None and _stdout_is_broken():
+            raise OutputLost(error.errno, error.strerror) from error
+        raise
+
+
+def _stdout_is_broken() -> bool:
+    try:
+        sys.stdout.write("\n")
+        sys.stdout.flush()
+    except OSError:
+        return True
+    return False
+
+
 class Commands(click.Group):
     """Loads `specwire.cli.NAME` only when `specwire NAME` is called, so that starting stays quick."""
+
+    def make_context(self, *given, **more) -> click.Context:  # prints --help and --version
+        with _output():
+            return super().make_context(*given, **more)
+
+    def invoke(self, ctx: click.Context) -> object:
+        with _output():
+            return super().invoke(ctx)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         files = (name for folder in __path__ for name in os.listdir(folder))
@@ -37,6 +76,9 @@ def specwire() -> None:
 
 def main(argv: list[str] | None = None) -> None:
     """Run one command and exit by the contract: a crash or a usage error must never look like a finding."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed before we were started
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))
     try:
         sys.exit(specwire.main(argv, prog_name="specwire", standalone_mode=False) or 0)
     except SpecwireError as error:
@@ -48,6 +90,13 @@ def main(argv: list[str] | None = None) -> None:
     except click.exceptions.Abort:
         print("specwire: stopped", file=sys.stderr)
         sys.exit(130)
+    except OutputLost as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or Python complains at its end
+        number, why = error.args
+        if number == errno.EPIPE:
+            sys.exit(PIPE_CLOSED)
+        print(f"specwire: the output could not be written ({why})", file=sys.stderr)
+        sys.exit(FAULT)
     except Exception:
         import traceback
 
