@@ -512,3 +512,106 @@ def test_a_file_that_does_not_parse_stops_everything(package):
 def test_clean_files_are_not_parsed(package):
     (package / "broken.py").write_text("this is not Python\n")
     assert run([str(package)]).return_value == 0
+
+
+HARMS = {
+    "import that asks": (
+        "try:\n    import numpy as np\n    HAS = True\nexcept ImportError:\n    HAS = False\n"
+        "def f(x):\n    print('[EAGLE3-DEBUG]', np.asarray(x))\n    return HAS\n",
+        "    import numpy as np",
+    ),
+    "import that asks, suppressed": (
+        "import contextlib\nwith contextlib.suppress(ImportError):\n    import numpy as np\n    HAS = True\n"
+        "def f(x):\n    print('[EAGLE3-DEBUG]', np.asarray(x))\n    return HAS\n",
+        "    import numpy as np",
+    ),
+    "second of two before a string": (
+        "def f():\n    print('[EAGLE3-DEBUG] a')\n    print('[EAGLE3-DEBUG] b')\n    'text'\n    return 1\n",
+        "    print('[EAGLE3-DEBUG] b')",
+    ),
+    "unused import before a string": (
+        "import json\nprint('[EAGLE3-DEBUG]', json.dumps(1))\n'text'\nx = 1\n",
+        "print('[EAGLE3-DEBUG]', json.dumps(1))",
+    ),
+    "directory made once": (
+        "import os\nclass A:\n    def f(self, x):\n        if not hasattr(self, '_debug_done'):\n            print(x)\n"
+        "            os.makedirs(self.cache_dir, exist_ok=True)\n            self._debug_done = True\n        return x\n",
+        "            os.makedirs(self.cache_dir, exist_ok=True)",
+    ),
+    "attribute set once": (
+        "class A:\n    def f(self, x):\n        if not hasattr(self, '_debug_done'):\n            print(x)\n"
+        "            self._buf_k = x\n            self._debug_done = True\n        return x\n",
+        "            self._buf_k = x",
+    ),
+    "switch that is on by default": (
+        "import os, torch\ndef f(x):\n    if os.getenv('EAGLE3_DEBUG', '1') == '1':\n        torch.save(x, '/data/x.pt')\n    return x\n",
+        "        torch.save(x, '/data/x.pt')",
+    ),
+    "switch that unset is on": (
+        "import os, torch\nD = os.environ.get('EAGLE3_DEBUG')\ndef f(x):\n    if D != '0':\n        torch.save(x, '/data/x.pt')\n    return x\n",
+        "        torch.save(x, '/data/x.pt')",
+    ),
+    "pattern": (
+        "import os\ndef f(v):\n    ns = A\n    if os.getenv('EAGLE3_DEBUG'):\n        ns = B\n    match v:\n"
+        "        case ns.X:\n            return 1\n    return 2\n",
+        "        ns = B",
+    ),
+    "attribute by a made-up name": (
+        "import os\nclass A:\n    def f(self, x):\n        if os.getenv('EAGLE3_DEBUG'):\n            self._buf_k = x\n"
+        "        return [getattr(self, f'_buf_{n}', 0) for n in 'kv']\n",
+        "            self._buf_k = x",
+    ),
+    "global by a made-up name": (
+        "import os\n_EAGLE3_DEBUG = os.getenv('EAGLE3_DEBUG')\ndef f(x):\n    if _EAGLE3_DEBUG:\n        print(x)\n"
+        "    return globals()['_EAGLE3' + '_DEBUG']\n",
+        "_EAGLE3_DEBUG = os.getenv('EAGLE3_DEBUG')",
+    ),
+    "file moved": (
+        "def f(tmp, to):\n    print('[EAGLE3-DEBUG]', tmp.replace(to))\n    return to\n",
+        "    print('[EAGLE3-DEBUG]', tmp.replace(to))",
+    ),
+    "thread waited for": (
+        "def f(t):\n    print('[EAGLE3-DEBUG]', t.join(2))\n    return 1\n",
+        "    print('[EAGLE3-DEBUG]', t.join(2))",
+    ),
+    "module converted": (
+        "def f(self, x):\n    print('[EAGLE3-DEBUG]', self.head.half())\n    return self.head(x)\n",
+        "    print('[EAGLE3-DEBUG]', self.head.half())",
+    ),
+    "a sentence, no tag": (
+        "def f(x):\n    logger.error('EAGLE debug flag is unsupported: %s', x)\n    print('EAGLE dumping graphs to', x)\n    return x\n",
+        "    print('EAGLE dumping graphs to', x)",
+    ),
+}
+
+
+@pytest.mark.parametrize("text, line", HARMS.values(), ids=HARMS)
+def test_what_would_be_missed_stays(text, line):
+    assert line in plan(text.encode(), "x.py").after.decode().splitlines()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "if os.getenv('EAGLE3_DEBUG', '1') == '1':\n    print(x)\n",
+        "if os.environ.get('EAGLE3_DEBUG') != '0':\n    print(x)\n",
+        "if not hasattr(self, '_debug_done'):\n    norm = x.norm()\n    print(norm)\n    torch.cuda.synchronize()\n    self._debug_done = 1\n",
+        "if not hasattr(self, '_debug_done'):\n    print(x)\n    torch.save(x, '/tmp/x.pt')\n    self._debug_done = 1\n",
+        "print('eagle3 debug:', x)\n",
+        "print('EAGLE3 DEBUG shapes', x.shape)\n",
+        "print(f'eagle debug {x}')\n",
+    ],
+)
+def test_debug_code_that_runs_by_default_goes(text):
+    lines = "import os, torch\nclass A:\n    def f(self, x):\n{}        return x, os, torch\n"
+    body = "".join(f"        {line}\n" for line in text.splitlines())
+    assert plan(lines.format(body).encode(), "x.py").after.decode() == lines.format("")
+
+
+def test_a_name_that_a_star_passes_on_is_seen(package):
+    """One module takes all names of the other, and a third one takes its name from there."""
+    (package / "model.py").write_text("import json\nprint('[EAGLE3-DEBUG]', json.dumps(1))\nx = 1\n")
+    (package / "all.py").write_text("from engine.model import *\n")
+    (package / "sub" / "reader.py").write_text("from engine.all import json\n")
+    left = json.loads(run([str(package / "model.py"), "--json"]).stdout)["left"]
+    assert [(piece["line"], "reader.py:1 reads" in piece["why"]) for piece in left] == [(1, True)]

@@ -24,6 +24,8 @@ _METHODS = frozenset(
     "values var view zfill named_parameters parameters named_modules named_buffers buffers state_dict "
     "total_seconds strftime".split()
 )
+# Of these a tensor's give another tensor, while a module's convert the module itself.
+_CONVERTS = frozenset("bfloat16 cpu double float half type".split())
 _ASKING = re.compile(r"(?:is|has)_[a-z0-9_]+|_?get_\w*(?:rank|world_size|size|device|device_name)")
 _MODULES = {
     "os": "getpid getenv getcwd cpu_count environ.get environ.items path.join path.exists path.basename path.dirname "
@@ -90,6 +92,7 @@ class Names:
     modules: dict[str, str]  # name -> the dotted thing that an import bound it to
     rebound: frozenset[str]  # names that something other than an import binds
     handles: frozenset[str]  # names that never stand for anything but a file opened here
+    called: frozenset[str] = frozenset()  # what the file calls: functions, classes, torch's modules
 
     def dotted(self, node: ast.expr) -> str | None:
         """`torch.linalg.norm` for a chain of names, its root replaced by what was imported under it."""
@@ -134,8 +137,19 @@ def looks_only(call: ast.Call, names: Names) -> bool:
             return all(isinstance(part, ast.Constant) for part in call.args) or "token" in ast.unparse(
                 function.value
             )
+        if function.attr == "join":  # of a string; a thread's takes nothing, or seconds
+            return len(call.args) == 1 and not isinstance(getattr(call.args[0], "value", ""), (int, float))
+        if function.attr == "replace":  # of a string; a path's takes one argument, and moves the file
+            return len(call.args) > 1
+        if function.attr in _CONVERTS and names.dotted(function.value) in names.called:
+            return False  # of a module, which it changes
         return function.attr in _METHODS or bool(_ASKING.fullmatch(function.attr))
     return False
+
+
+def waits(call: ast.Call) -> bool:
+    """Whether a call of the kind `dump` writes nothing: it waits for the device, or changes how tensors are printed."""
+    return getattr(call.func, "attr", "") in ("synchronize", "set_printoptions")
 
 
 def report_kind(call: ast.Call, names: Names) -> str | None:

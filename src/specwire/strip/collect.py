@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from dataclasses import replace
 
 from specwire.strip.binds import FUNCTIONS, bound, plain_body
 from specwire.strip.calls import OPENS, Names
@@ -20,12 +21,17 @@ def gather(tree: ast.Module, words: Words) -> Facts:
     for name, value in bindings:
         values.setdefault(name, []).append(value)
     handles = {name for name, all_ in values.items() if all(_is_open(value) for value in all_)}
-    facts = Facts(words, Names(modules, rebound, frozenset(handles)))
+    names = Names(modules, rebound, frozenset(handles))
+    called = {names.dotted(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)} - {None}
+    facts = Facts(words, replace(names, called=frozenset(called)))
     facts.single = frozenset(name for name, all_ in values.items() if len(all_) == 1)
     facts.texts = {
         name: all_[0].value
         for name, all_ in values.items()
         if len(all_) == 1 and isinstance(all_[0], ast.Constant) and isinstance(all_[0].value, str)
+    }
+    facts.values = {
+        name: all_[0] for name, all_ in values.items() if len(all_) == 1 and isinstance(all_[0], ast.expr)
     }
     classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
     before = None

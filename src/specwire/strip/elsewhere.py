@@ -27,6 +27,7 @@ class Neighbours:
         self._top = os.path.abspath(top) if top else None
         self._listed = functools.cache(lambda root: walk(root).python)
         self._parsed = functools.cache(self._parse)
+        self._stars = functools.cache(self._find_stars)
 
     def of(self, path: str) -> Elsewhere:
         """For one file: (kind, name) -> `path:line` of a reader in another file, or None."""
@@ -34,21 +35,38 @@ class Neighbours:
         roots = {package_root(own)}
         if self._top and own.startswith(self._top + os.sep):
             roots.add(self._top)
-        stem = os.path.basename(own).removesuffix(".py")
-        stem = os.path.basename(os.path.dirname(own)) if stem == "__init__" else stem
+        stem = _stem(own)
+
+        @functools.cache
+        def stems() -> frozenset[str]:
+            """The module's name, and those of modules that pass on all of its names by `from it import *`."""
+            known = {stem}
+            while more := {by for by, of in self._stars(tuple(sorted(roots))) if of in known} - known:
+                known |= more
+            return frozenset(known)
 
         @functools.cache
         def find(kind: str, name: str) -> str | None:
-            needles = [name] if kind == "attribute" else [name, stem]
+            modules = stems() if kind == "global" else frozenset()
             for other in self._files(roots, own):
                 data = _read(other)
-                if not all(needle.encode() in data for needle in needles) or not _is_word(data, name):
+                if name.encode() not in data or not _is_word(data, name):
                     continue
-                if line := self._reads(other, kind, name, stem):
+                if modules and not any(module.encode() in data for module in modules):
+                    continue
+                if line := self._reads(other, kind, name, modules):
                     return f"{os.path.relpath(other)}:{line}"
             return None
 
         return find
+
+    def _find_stars(self, roots: tuple[str, ...]) -> list[tuple[str, str]]:
+        """(module, module that it takes all names of), by their last names."""
+        found = []
+        for path in self._files(set(roots), ""):
+            for given in re.findall(rb"^\s*from\s+([.\w]+)\s+import\s+\(?\s*\*", _read(path), re.M):
+                found.append((_stem(path), given.decode("ascii", "replace").rpartition(".")[2]))
+        return found
 
     def _files(self, roots: set[str], own: str) -> Iterator[str]:
         seen = {own}
@@ -69,7 +87,7 @@ class Neighbours:
         selector = Selector(text, Judge(gather(text.tree, self._words), {}))
         return text.tree, ids(selector.select().roots)
 
-    def _reads(self, path: str, kind: str, name: str, stem: str) -> int | None:
+    def _reads(self, path: str, kind: str, name: str, modules: frozenset[str]) -> int | None:
         parsed = self._parsed(path)
         if parsed is None:
             return 1  # not readable for us, so that nothing can be shown
@@ -77,14 +95,20 @@ class Neighbours:
         if kind == "attribute":
             found = next(loads(tree, "." + name, gone), None)
         else:
-            found = next((node for node in ast.walk(tree) if _reads_global(node, name, stem)), None)
+            found = next((node for node in ast.walk(tree) if _reads_global(node, name, modules)), None)
         return getattr(found, "lineno", None)
 
 
-def _reads_global(node: ast.AST, name: str, stem: str) -> bool:
-    """`from ...stem import name`, `stem.name`, or a string such as "package.stem.name"."""
+def _stem(path: str) -> str:
+    """A module's last name; a package's for its `__init__.py`."""
+    stem = os.path.basename(path).removesuffix(".py")
+    return os.path.basename(os.path.dirname(path)) if stem == "__init__" else stem
+
+
+def _reads_global(node: ast.AST, name: str, modules: frozenset[str]) -> bool:
+    """`from ...module import name`, `module.name`, or a string such as "package.module.name"."""
     if isinstance(node, ast.ImportFrom):
-        from_it = (node.module or "").rpartition(".")[2] in (stem, "")
+        from_it = (node.module or "").rpartition(".")[2] in (*modules, "")
         named = {alias.name for alias in node.names}
         return from_it and (name in named or ("*" in named and not name.startswith("_")))
     if isinstance(node, ast.Attribute) and node.attr == name:
@@ -92,7 +116,7 @@ def _reads_global(node: ast.AST, name: str, stem: str) -> bool:
     return (
         isinstance(node, ast.Constant)
         and isinstance(node.value, str)
-        and node.value.endswith(f"{stem}.{name}")
+        and node.value.endswith(tuple(f"{module}.{name}" for module in modules))
     )
 
 

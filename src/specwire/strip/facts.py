@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import ast
+import operator
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from specwire.strip.calls import Names
 from specwire.strip.words import Words, is_flag
 
+# How debug code is guarded: not at all; by something that says what it is; by a switch that is off unless it is set.
+UNGUARDED, MARKED, SWITCHED = range(3)
+
 _FALSE = ("", "0", "false", "no", "off", "n", "f")
 _READERS = frozenset(("os.environ.get", "os.getenv"))
-_PASSES = frozenset(("bool", "int", "str", "float"))
+_PASSES = {"bool": bool, "int": int, "str": str, "float": float}
+_COMPARES = {
+    ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt,
+    ast.GtE: operator.ge, ast.Is: operator.is_, ast.IsNot: operator.is_not, ast.In: lambda one, many: one in many,
+    ast.NotIn: lambda one, many: one not in many,
+}  # fmt: skip
 _PASSING_METHODS = frozenset(("lower", "upper", "strip", "casefold", "title"))
 
 
@@ -29,6 +38,65 @@ class Facts:
     report_helpers: frozenset[str] = frozenset()  # functions of this file that only report
     single: frozenset[str] = frozenset()  # names that the file binds exactly once
     texts: dict[str, str] = field(default_factory=dict)  # names that only ever stand for one string
+    values: dict[str, ast.expr] = field(default_factory=dict)  # names that only ever stand for one expression
+
+    def guard(self, test: ast.expr, branch: bool) -> int:
+        """How a condition guards what runs when it is `branch`: MARKED when that also runs with the switch unset."""
+        if self.polarity(test) is not branch:
+            return UNGUARDED
+        return MARKED if self.unset(test) is branch else SWITCHED
+
+    def unset(self, test: ast.expr) -> bool | None:
+        """Whether a condition holds while no debug switch is set; None where that cannot be said."""
+        if isinstance(test, ast.NamedExpr):
+            return self.unset(test.value)
+        if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+            inner = self.unset(test.operand)
+            return None if inner is None else not inner
+        if isinstance(test, ast.BoolOp):
+            sides, decides = [self.unset(value) for value in test.values], isinstance(test.op, ast.Or)
+            return decides if decides in sides else None if None in sides else not decides
+        if isinstance(test, ast.Compare) and len(test.ops) == 1:
+            left, right = test.left, test.comparators[0]
+            if isinstance(test.ops[0], (ast.In, ast.NotIn)) and self.names.dotted(right) == "os.environ":
+                return isinstance(test.ops[0], ast.NotIn) if self._is_switch_name(left) else None
+            try:
+                return _COMPARES[type(test.ops[0])](self._default(left), self._default(right))
+            except (LookupError, TypeError):
+                return None
+        try:
+            return bool(self._default(test))
+        except LookupError:
+            return None
+
+    def _default(self, node: ast.expr) -> object:
+        """An expression's value while no debug switch is set. Raises LookupError where that cannot be said."""
+        if isinstance(node, ast.Constant):
+            return node.value
+        if isinstance(node, (ast.Tuple, ast.List, ast.Set)):
+            return [self._default(part) for part in node.elts]
+        if isinstance(node, ast.Name) and node.id in self.values:
+            value = self.values[node.id]
+            self = replace(self, values={name: each for name, each in self.values.items() if name != node.id})
+            known = self.unset(value) if isinstance(value, (ast.Compare, ast.BoolOp, ast.UnaryOp)) else None
+            return self._default(value) if known is None else known
+        if isinstance(node, (ast.Compare, ast.BoolOp)) and (known := self.unset(node)) is not None:
+            return known
+        if not isinstance(node, ast.Call):
+            raise LookupError
+        name = self.names.dotted(node.func) or ""
+        if name in _PASSES and len(node.args) == 1:
+            try:
+                return _PASSES[name](self._default(node.args[0]))
+            except (TypeError, ValueError):
+                raise LookupError from None
+        if isinstance(node.func, ast.Attribute) and node.func.attr in _PASSING_METHODS and not node.args:
+            text = self._default(node.func.value)
+            return getattr(text, node.func.attr)() if isinstance(text, str) else text
+        if node.args and self._is_switch_name(node.args[0]):
+            given = [*node.args[1:], *(word.value for word in node.keywords)]
+            return self._default(given[0]) if given else None
+        raise LookupError
 
     def polarity(self, test: ast.expr) -> bool | None:
         """True when the condition can hold only while a debug switch is on, False when only while it is off."""
@@ -95,24 +163,24 @@ class Facts:
     def _compared(self, test: ast.Compare) -> bool | None:
         if len(test.ops) != 1:
             return None
-        left, operator, right = test.left, test.ops[0], test.comparators[0]
-        if isinstance(operator, (ast.In, ast.NotIn)) and self.names.dotted(right) == "os.environ":
+        left, how, right = test.left, test.ops[0], test.comparators[0]
+        if isinstance(how, (ast.In, ast.NotIn)) and self.names.dotted(right) == "os.environ":
             known = self._is_switch_name(left)
-            return isinstance(operator, ast.In) if known else None
+            return isinstance(how, ast.In) if known else None
         if self.is_switch(right) and not self.is_switch(left):
             left, right = right, left
-            operator = {ast.Lt: ast.Gt, ast.Gt: ast.Lt, ast.LtE: ast.GtE, ast.GtE: ast.LtE}.get(
-                type(operator), type(operator)
+            how = {ast.Lt: ast.Gt, ast.Gt: ast.Lt, ast.LtE: ast.GtE, ast.GtE: ast.LtE}.get(
+                type(how), type(how)
             )()
         if not self.is_switch(left):
             return None
         values = _constants(right)
         if not values:
             return None
-        if isinstance(operator, (ast.Gt, ast.GtE)):
+        if isinstance(how, (ast.Gt, ast.GtE)):
             floor = (
                 values[0]
-                if isinstance(operator, ast.GtE)
+                if isinstance(how, ast.GtE)
                 else values[0] + 1
                 if isinstance(values[0], int)
                 else 0
@@ -121,8 +189,8 @@ class Facts:
         truths = {_means_on(value) for value in values}
         if len(truths) != 1:
             return None
-        same = isinstance(operator, (ast.Eq, ast.Is, ast.In))
-        different = isinstance(operator, (ast.NotEq, ast.IsNot, ast.NotIn))
+        same = isinstance(how, (ast.Eq, ast.Is, ast.In))
+        different = isinstance(how, (ast.NotEq, ast.IsNot, ast.NotIn))
         return truths.pop() == same if same or different else None
 
 

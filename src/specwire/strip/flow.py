@@ -81,6 +81,7 @@ class _Walk:
                 self._read(node.subject, bit)
                 after: bool | None = bit
                 for case in node.cases:
+                    self._read(case.pattern, bit)
                     if case.guard is not None:
                         self._read(case.guard, bit)
                     after = _join(after, self.block(case.body, bit))

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from specwire.strip.binds import bound, plain_body
 from specwire.strip.calls import report_kind
-from specwire.strip.facts import Facts
+from specwire.strip.facts import SWITCHED, Facts
 from specwire.strip.judge import Judge
 from specwire.strip.pure import effect, is_tagged
 from specwire.strip.text import Text
@@ -75,4 +75,4 @@ def _report(node: ast.stmt, judge: Judge) -> bool:
     if isinstance(node, ast.If):
         plain = effect(node.test, judge.facts) is None
         return plain and _reports(node.body, judge) and _reports(node.orelse, judge)
-    return judge.whole(node, True) is None
+    return judge.whole(node, SWITCHED) is None

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from specwire.strip.binds import set_by
 from specwire.strip.calls import report_kind
-from specwire.strip.facts import Facts, one_time_flags
+from specwire.strip.facts import MARKED, SWITCHED, UNGUARDED, Facts, one_time_flags
 from specwire.strip.pure import binding_trouble, effect, is_tagged, manager_trouble, reports
 from specwire.strip.words import is_flag
 
@@ -22,17 +22,17 @@ class Judge:
     kept: dict[int, str]
 
     def whole(
-        self, node: ast.stmt, guarded: bool, loop: bool = False, asked: frozenset[str] = frozenset()
+        self, node: ast.stmt, guarded: int, loop: bool = False, asked: frozenset[str] = frozenset()
     ) -> tuple[ast.stmt, str] | None:
         """The first statement in `node` that does more than report, and what; None when there is none.
 
-        `guarded`: under a debug switch; `asked`: flags that a condition around it asks for.
+        `guarded`: how, as in `facts`; `asked`: flags that a condition around it asks for.
         """
         if id(node) in self.kept:
             return node, self.kept[id(node)]
         own, parts = self.own(node, guarded, loop)
-        if own is None and isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign)) and not guarded:
-            own = _not_a_flag(node, asked)
+        if own is None and isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign)):
+            own = _not_a_flag(node, asked, guarded)
         if own:
             return node, own
         loop = loop or isinstance(node, ast.For)
@@ -45,9 +45,9 @@ class Judge:
         return None
 
     def own(
-        self, node: ast.stmt, guarded: bool, loop: bool
-    ) -> tuple[str | None, list[tuple[list[ast.stmt], bool]]]:
-        """What is wrong with a statement's own line, and its blocks, each with whether it is under a switch."""
+        self, node: ast.stmt, guarded: int, loop: bool
+    ) -> tuple[str | None, list[tuple[list[ast.stmt], int]]]:
+        """What is wrong with a statement's own line, and its blocks, each with how it is guarded."""
         facts = self.facts
         match node:
             case ast.Pass() | ast.Global() | ast.Nonlocal():
@@ -62,8 +62,8 @@ class Judge:
                 plain = all(isinstance(target, ast.Name) for target in node.targets)
                 return None if plain and guarded else "deletes", []
             case ast.If():
-                on = facts.polarity(node.test)
-                body, orelse = guarded or on is True or self.once(node), guarded or on is False
+                body = max(guarded, facts.guard(node.test, True), MARKED if self.once(node) else UNGUARDED)
+                orelse = max(guarded, facts.guard(node.test, False))
                 return effect(node.test, facts), [(node.body, body), (node.orelse, orelse)]
             case ast.For():
                 why = (
@@ -113,9 +113,14 @@ def debugger_import(node: ast.stmt) -> bool:
     return isinstance(node, ast.ImportFrom) and node.module in _DEBUGGERS
 
 
-def _not_a_flag(node: ast.stmt, asked: frozenset[str]) -> str | None:
-    """Outside a debug switch only flags are debug code: those that are named so or that the condition asks for."""
-    names = [name for part in ast.walk(node) for name in set_by(part)]
+def _not_a_flag(node: ast.stmt, asked: frozenset[str], guarded: int) -> str | None:
+    """Where it runs though no switch is set, only flags are debug code: those that are named so or asked for.
+
+    Under a one-time guard local names are, too: who reads one of these can be seen.
+    """
+    if guarded == SWITCHED:
+        return None
+    names = [name for part in ast.walk(node) for name in set_by(part) if not guarded or name.startswith(".")]
     other = [name for name in names if not is_flag(name.lstrip(".")) and name not in asked]
     return f"binds {other[0].lstrip('.')}, and nothing says that it is debug code" if other else None
 

@@ -32,9 +32,9 @@ class _Candidate:
 
 
 def orphans(
-    text: Text, facts: Facts, roots: list[Root], elsewhere: Elsewhere
+    text: Text, facts: Facts, roots: list[Root], elsewhere: Elsewhere, held: dict[int, str]
 ) -> tuple[list[Root], list[tuple[ast.stmt, str]]]:
-    """`roots` with what they leave without a use, and notes on what is left so but has to stay."""
+    """`roots` with what they leave without a use, and notes on what is left so but has to stay, as do those `held`."""
     notes: dict[int, tuple[ast.stmt, str]] = {}
     candidates = [candidate for candidate in _candidates(text, facts) if candidate.names]
     while True:
@@ -46,7 +46,7 @@ def orphans(
                 continue
             if id(candidate.node) in conflicts(text.tree, gone | _ids_below(candidate.node), _unread):
                 continue  # something that stays reads it
-            why = _reason_to_stay(candidate, text, facts, gone, used, elsewhere)
+            why = held.get(id(candidate.node)) or _reason_to_stay(candidate, text, facts, gone, used, elsewhere)
             if why is None:
                 found = candidate
                 break

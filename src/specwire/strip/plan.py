@@ -13,7 +13,7 @@ from specwire.strip.judge import Judge
 from specwire.strip.orphans import orphans
 from specwire.strip.prove import prove
 from specwire.strip.pure import is_tagged
-from specwire.strip.readers import Elsewhere, conflicts, outside
+from specwire.strip.readers import Elsewhere, conflicts, docstrings_made, outside
 from specwire.strip.select import MARK, Root, Selector
 from specwire.strip.text import Text
 from specwire.strip.words import Words
@@ -85,14 +85,17 @@ def _settle(
 ) -> tuple[list[Root], list[tuple[ast.stmt, str, str]]]:
     """Drop from the selection what somebody reads, until nobody reads anything of the rest; then add the orphans."""
     kept: dict[int, str] = {}
+    held: dict[int, str] = {}
     while True:
-        selection = Selector(text, Judge(facts, kept)).select()
-        found = conflicts(text.tree, ids(selection.roots), elsewhere)
-        if not found:
+        selection = Selector(text, Judge(facts, kept | held)).select()
+        if found := conflicts(text.tree, ids(selection.roots), elsewhere):
+            kept |= found
+            continue
+        roots, notes = orphans(text, facts, selection.roots, elsewhere, held)
+        gone = ids(roots)
+        if not (found := docstrings_made(text.tree, gone)):
             break
-        kept |= found
-    roots, notes = orphans(text, facts, selection.roots, elsewhere)
-    gone = ids(roots)
+        held |= found
     left = []
     for node, kind, why in selection.left.values():
         if id(node) in kept:  # who reads it now, with the orphans gone as well

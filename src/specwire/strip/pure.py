@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable
 
 from specwire.strip.binds import bound, flag_set_by
-from specwire.strip.calls import OPENS, looks_only, report_kind
-from specwire.strip.facts import Facts
+from specwire.strip.calls import OPENS, looks_only, report_kind, waits
+from specwire.strip.facts import SWITCHED, Facts
 from specwire.strip.words import is_flag
 
 _PLAIN = (
@@ -34,13 +35,13 @@ def effect(node: ast.AST, facts: Facts) -> str | None:
     return None
 
 
-def reports(call: ast.expr, facts: Facts, guarded: bool) -> str | None:
-    """Why a statement that is this expression alone may not go. `guarded`: it stands under a debug switch."""
+def reports(call: ast.expr, facts: Facts, guarded: int) -> str | None:
+    """Why a statement that is this expression alone may not go. `guarded`: how, as in `facts`."""
     if isinstance(call, ast.Constant):
         return None if guarded else "is not known to be debug code"
     if (short := short_guard(call)) is not None:  # `DEBUG and print(...)`, `print(...) if DEBUG else None`
         test, said = short
-        return effect(test, facts) or reports(said, facts, guarded or facts.polarity(test) is True)
+        return effect(test, facts) or reports(said, facts, max(guarded, facts.guard(test, True)))
     if not isinstance(call, ast.Call):
         return effect(call, facts) if guarded else "is not known to be debug code"
     if flag_set_by(call) is not None:
@@ -51,8 +52,8 @@ def reports(call: ast.expr, facts: Facts, guarded: bool) -> str | None:
         return f"calls {_short(call.func)}(), which may do more than report"
     if not guarded and kind != "breakpoint" and not helper and not is_tagged(call, facts):
         return "reports, but nothing says that it is debug code"
-    if not guarded and kind == "dump":
-        return "writes a file without a debug switch around it"
+    if kind == "dump" and guarded < SWITCHED and not (guarded and (waits(call) or _says_debug(call))):
+        return "writes a file though no debug switch is set"
     for keyword in call.keywords:
         if keyword.arg == "file" and not _is_console(keyword.value, facts):
             return f"writes to {_short(keyword.value)}, which others may read"
@@ -106,18 +107,24 @@ def binding_trouble(statement: ast.Assign | ast.AnnAssign | ast.AugAssign, facts
     return effect(value, facts) if value is not None else None
 
 
-def manager_trouble(item: ast.withitem, facts: Facts, guarded: bool) -> str | None:
+def manager_trouble(item: ast.withitem, facts: Facts, guarded: int) -> str | None:
     """Why a `with` item does more than a report needs."""
     call = item.context_expr
     if isinstance(call, ast.Call):
         name = facts.names.dotted(call.func)
         if name in _MANAGERS:
             return None
-        if name in OPENS and guarded:
+        if name in OPENS and (guarded == SWITCHED or guarded and _says_debug(call)):
             names = set(bound(item.optional_vars)) if item.optional_vars is not None else set()
             if names <= facts.names.handles:
                 return _arguments(call, facts)
     return f"enters {_short(call)}"
+
+
+def _says_debug(call: ast.Call) -> bool:
+    """Whether the name of what a call writes says that it is for debugging."""
+    texts = (part.value for part in ast.walk(call) if isinstance(part, ast.Constant) and isinstance(part.value, str))
+    return any(re.search(r"debug|dbg|dump|eagle|trace|^/tmp/", text, re.I) for text in texts)
 
 
 def _arguments(call: ast.Call, facts: Facts) -> str | None:

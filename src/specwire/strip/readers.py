@@ -13,6 +13,7 @@ from specwire.strip.binds import FUNCTIONS, binds, in_scope, set_by
 # `elsewhere(kind, name)`: where another file reads the `attribute` or `global` of this name, or None.
 Elsewhere = Callable[[str, str], str | None]
 _ANNOTATION = re.compile(r"[\w.]+(?:[\[.|][\w.,|\[\] ]+)?")
+_ASKED_BY_NAME = frozenset(("getattr", "hasattr", "setattr", "delattr"))
 _PEEKERS = frozenset(("locals", "vars", "eval", "exec"))
 
 
@@ -39,6 +40,18 @@ def conflicts(tree: ast.Module, gone: set[int], elsewhere: Elsewhere) -> dict[in
     return found
 
 
+def docstrings_made(tree: ast.Module, gone: set[int]) -> dict[int, str]:
+    """Statements in `gone` without which a string would become a docstring: a change that no syntax tree shows."""
+    found = {}
+    for node in outside(tree, gone):
+        if isinstance(node, (ast.Module, ast.ClassDef, *FUNCTIONS)) and id(node.body[0]) in gone:
+            first = next((at for at, each in enumerate(node.body) if id(each) not in gone), 0)
+            value = getattr(node.body[first], "value", None)
+            if isinstance(node.body[first], ast.Expr) and isinstance(getattr(value, "value", None), str) and first:
+                found[id(node.body[first - 1])] = "stands before a string that would become the docstring"
+    return found
+
+
 def bindings(tree: ast.Module, gone: set[int]) -> Iterator[Binding]:
     """All that statements in `gone` bind, scope by scope."""
     yield from _bindings(tree, tree, None, gone)
@@ -58,11 +71,15 @@ def loads(tree: ast.AST, name: str, gone: set[int]) -> Iterator[ast.AST]:
                 yield node
             elif isinstance(node, ast.Constant) and node.value == name[1:]:
                 yield node
+            elif _made_up(node, name[1:]):
+                yield node
         elif isinstance(node, ast.Name) and node.id == name and not isinstance(node.ctx, ast.Store):
             yield node
         elif isinstance(node, ast.AugAssign) and getattr(node.target, "id", None) == name:
             yield node
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and _names_in(node.value, name):
+            yield node
+        elif _made_up(node, name):
             yield node
 
 
@@ -133,6 +150,38 @@ def _at(node: ast.AST | None, name: str) -> str | None:
 def _names_in(text: str, name: str) -> bool:
     """Whether a string names a thing: an entry of `__all__`, a key for `getattr`, an annotation in quotes."""
     return text == name or (bool(_ANNOTATION.fullmatch(text)) and name in re.split(r"[^\w]+", text))
+
+
+def _made_up(node: ast.AST, name: str) -> bool:
+    """Whether this asks for a name that is put together as it runs, and could be this one: `getattr(x, f"_buf_{n}")`."""
+    if isinstance(node, ast.Call) and getattr(node.func, "id", None) in _ASKED_BY_NAME and len(node.args) > 1:
+        asked = node.args[1]
+    elif isinstance(node, ast.Subscript) and _is_namespace(node.value):
+        asked = node.slice
+    else:
+        return False
+    parts = _pattern(asked)
+    return len(parts.replace(".*", "")) > 1 and re.fullmatch(parts, name, re.S) is not None
+
+
+def _is_namespace(node: ast.expr) -> bool:
+    called = getattr(node.func, "id", None) if isinstance(node, ast.Call) else None
+    return called in ("globals", "locals", "vars") or getattr(node, "attr", None) == "__dict__"
+
+
+def _pattern(text: ast.expr) -> str:
+    """A regular expression for what a string can be; `.*` for what is not known of it."""
+    if isinstance(text, ast.Constant) and isinstance(text.value, str):
+        return re.escape(text.value)
+    if isinstance(text, ast.JoinedStr):
+        return "".join(map(_pattern, text.values))
+    if isinstance(text, ast.BinOp) and isinstance(text.op, ast.Add):
+        return _pattern(text.left) + _pattern(text.right)
+    if isinstance(text, ast.BinOp) and isinstance(text.op, ast.Mod):
+        return re.sub(r"%\\?[-0-9.]*[a-z]", ".*", _pattern(text.left))
+    if isinstance(text, ast.Call) and getattr(text.func, "attr", "") == "format":
+        return re.sub(r"\\\{[^{}]*\\\}", ".*", _pattern(text.func.value))
+    return ".*"
 
 
 def _bindings(node: ast.AST, scope: ast.AST, statement: ast.stmt | None, gone: set[int]) -> Iterator[Binding]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from specwire.patching.marks import LITERAL as MARK
 from specwire.strip.binds import FUNCTIONS
 from specwire.strip.calls import report_kind
-from specwire.strip.facts import Facts
+from specwire.strip.facts import UNGUARDED, Facts
 from specwire.strip.judge import Judge, debugger_import
 from specwire.strip.pure import is_tagged, short_guard
 from specwire.strip.text import Text
@@ -48,10 +48,10 @@ class Selector:
 
     def select(self) -> Selection:
         chosen = Selection()
-        self._block(self.text.tree, "body", False, chosen)
+        self._block(self.text.tree, "body", UNGUARDED, chosen)
         return chosen
 
-    def _kind(self, node: ast.stmt, guarded: bool) -> str | None:
+    def _kind(self, node: ast.stmt, guarded: int) -> str | None:
         """What sort of debug code a statement is by its looks; None when nothing says that it is any."""
         if isinstance(node, ast.If):
             if self.facts.polarity(node.test) is not None or self.facts.mentions_switch(node.test):
@@ -87,7 +87,7 @@ class Selector:
         )
         return any(kind == "breakpoint" or (kind and is_tagged(part, self.facts)) for kind, part in kinds)
 
-    def _block(self, owner: ast.AST, field: str, guarded: bool, chosen: Selection) -> None:
+    def _block(self, owner: ast.AST, field: str, guarded: int, chosen: Selection) -> None:
         """Choose among the statements of one block; all of them only if the block itself can go."""
         roots: list[Root] = []
         for group in _groups(getattr(owner, field)):
@@ -114,16 +114,8 @@ class Selector:
             return "holds a line of specwire's own: take that out with `specwire remove` first"
         if self.text.allowed(group):
             return "is allowed by the comment on it"
-        block = getattr(owner, field)
-        after = block.index(group[-1]) + 1
-        if (
-            block[0] is group[0]
-            and after < len(block)
-            and isinstance(owner, (ast.Module, ast.ClassDef, *FUNCTIONS))
-        ):
-            value = getattr(block[after], "value", None)
-            if isinstance(block[after], ast.Expr) and isinstance(getattr(value, "value", None), str):
-                return "stands before a string that would become the docstring"  # no syntax tree shows that change
+        if _asks(owner, field) and any(isinstance(node, (ast.Import, ast.ImportFrom)) for node in group):
+            return "may be there to find out whether it can be imported"
         return self.text.trouble(group[0], group[-1])
 
     def _close(self, owner: ast.AST, field: str, roots: list[Root], chosen: Selection) -> None:
@@ -144,10 +136,10 @@ class Selector:
                     node, root.kind, f"is all that a block holds ({_head(owner)}), and that block has to stay"
                 )
 
-    def _inside(self, node: ast.stmt, guarded: bool, chosen: Selection) -> None:
+    def _inside(self, node: ast.stmt, guarded: int, chosen: Selection) -> None:
         """Go on in the blocks of a statement that stays."""
         if isinstance(node, (ast.ClassDef, *FUNCTIONS)):
-            guarded = False
+            guarded = UNGUARDED
         known = self.judge.own(node, guarded, False)[1] if isinstance(node, ast.If) else []
         under = {id(block): inner for block, inner in known}
         for name in ("body", "orelse", "finalbody"):
@@ -162,6 +154,13 @@ class Selector:
         if isinstance(node, ast.If) and at is not node and self.facts.polarity(node.test) is False:
             why += " (and runs while the switch is off)"
         return why if at is node else f"line {at.lineno} {why}"
+
+
+def _asks(owner: ast.AST, field: str) -> bool:
+    """Whether an error in a block is somebody's answer."""
+    if isinstance(owner, (ast.With, ast.AsyncWith)):
+        return any("suppress" in ast.unparse(item.context_expr) for item in owner.items)
+    return isinstance(owner, (ast.Try, ast.TryStar)) and field == "body" and bool(owner.handlers)
 
 
 def _groups(block: list[ast.stmt]) -> list[list[ast.stmt]]:

@@ -22,7 +22,8 @@ _SUBJECT = frozenset("SPEC SPECULATIVE DRAFT HIDDEN HS AUX CONCAT".split())
 _ENGINE = ("SGLANG_", "SGL_")
 
 _TAG = re.compile(
-    r"\W*(?:EAGLE[-_ ]?3?[^\w]*[-_ ]?(?:DEBUG|DBG|TRACE|DUMP|PROBE)|(?:DEBUG|DBG)[^\w]*[-_ ]?EAGLE)", re.I
+    r"(\W*)((?:EAGLE[-_ ]?3?[^\w]*[-_ ]?(?:DEBUG|DBG|TRACE|DUMP|PROBE)|(?:DEBUG|DBG)[^\w]*[-_ ]?EAGLE3?))(?![A-Za-z])",
+    re.I,
 )
 _TAG_ANYWHERE = re.compile(
     rb"['\"\[(\s](?:EAGLE[-_ ]?3?[^\w]*[-_ ]?(?:DEBUG|DBG|TRACE|DUMP|PROBE)|(?:DEBUG|DBG)[^\w]*[-_ ]?EAGLE)",
@@ -56,7 +57,7 @@ class Words(NamedTuple):
 
     def is_tag(self, text: str) -> bool:
         """Whether a message that begins like this is a debug message."""
-        return bool(_TAG.match(text)) or any(text.lstrip().startswith(tag) for tag in self.tags)
+        return _begins_with_tag(text) or any(text.lstrip().startswith(tag) for tag in self.tags)
 
     def literals(self) -> tuple[bytes, ...]:
         """Byte strings of which one stands in every file that the user's own words could match."""
@@ -78,6 +79,15 @@ class Words(NamedTuple):
         if any(self.is_switch(word.decode()) for word in _UPPER.findall(line)):
             return True
         return _TAG_ANYWHERE.search(line) is not None
+
+
+def _begins_with_tag(text: str) -> bool:
+    """A tag is set off: by a bracket or the like, by what follows it, or by capitals. Else it is a sentence's beginning."""
+    found = _TAG.match(text)
+    if found is None:
+        return False
+    rest = text[found.end() :]
+    return bool(found[1].strip()) or found[2].isupper() or not re.match(r"\s+\w", rest)
 
 
 def is_flag(name: str) -> bool:
