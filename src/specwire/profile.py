@@ -105,18 +105,17 @@ def summarise(
     }
 
 
-def decode_stretches(cycles: Sequence[Cycle]) -> list[float]:
-    """Milliseconds from the end of each prefill to the end of the last decode before the next one.
+def decoding(cycles: Sequence[Cycle], begin: float, end: float) -> float:
+    """Milliseconds between two times of the monotonic clock that decode cycles took, and the waits before them.
 
-    With one request at a time that is the time between its first token and its last, as its client sees it.
+    A cycle that was still under way at the `end` counts as far as it had come: a scheduler that overlaps
+    starts one more before a request's last token is out.
     """
-    stretches: list[float] = []
-    for cycle in cycles:
-        if cycle.mode != "DECODE":
-            stretches.append(0.0)
-        elif stretches:
-            stretches[-1] += cycle.milliseconds + (cycle.gap or 0.0)
-    return stretches
+    return sum(
+        max(0.0, 1000 * (min(end, each.begin + each.milliseconds / 1000) - max(begin, each.begin - (each.gap or 0.0) / 1000)))
+        for each in cycles
+        if each.mode == "DECODE"
+    )
 
 
 def acceptance(lengths: Iterable[int]) -> dict[str, Any] | None:

@@ -14,7 +14,7 @@ from specwire.bench.measure import engine_acceptance, figures
 from specwire.bench.run import exit_code
 from specwire.bench.statistics import _t975, quantile, ratio, spread
 from specwire.errors import SpecwireError
-from specwire.profile import acceptance, decode_stretches, read_profile, summarise
+from specwire.profile import acceptance, decoding, read_profile, summarise
 
 FLOATS = st.floats(0.1, 1e6)
 
@@ -192,18 +192,19 @@ def test_profile_of_a_window(tmp_path):
     assert (found["cycles"], found["total_ms"]) == (1, 20.0)
 
 
-def test_decode_between_prefills(tmp_path):
+def test_decode_within_a_span(tmp_path):
+    """A cycle of 10 ms and the 2 ms before it; the one under way at the end counts so far; prefill does not."""
     write(
         tmp_path,
-        cycle(ms=9.0),
-        cycle(mode="EXTEND"),
-        cycle(),
-        cycle(gap_ms=2.0),
-        cycle(mode="EXTEND"),
-        cycle(gap_ms=None),
+        cycle(t=1.0, mode="EXTEND", ms=10.0),
+        cycle(t=1.012, ms=10.0, gap_ms=2.0),
+        cycle(t=1.022, ms=10.0, gap_ms=None),
+        cycle(t=5.0, ms=10.0),
     )
     (profile,) = read_profile(tmp_path)
-    assert decode_stretches(profile.cycles) == [23.0, 10.0]
+    assert decoding(profile.cycles, 1.010, 1.025) == pytest.approx(15.0)
+    assert decoding(profile.cycles, 1.011, 1.020) == pytest.approx(9.0)
+    assert decoding(profile.cycles, 2.0, 3.0) == 0.0
 
 
 def test_line_cut_short_by_a_kill(tmp_path):

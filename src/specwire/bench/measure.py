@@ -17,7 +17,7 @@ def figures(answers: Sequence[Answer]) -> dict[str, Any]:
     """One run's figures. Times in milliseconds, rates per second of the time from first sent to last done.
 
     `itl_ms` is the time between tokens, those that come together sharing their wait alike; `per_user` is
-    what one request sees between its first token and its last.
+    what one request sees between its first token and its last, and `decoding` when these were, in monotonic seconds.
     """
     good = [answer for answer in answers if answer.error is None]
     begin, end = min(answer.sent for answer in answers), max(answer.done for answer in answers)
@@ -40,6 +40,7 @@ def figures(answers: Sequence[Answer]) -> dict[str, Any]:
         "ttft_ms": spread([1000 * (answer.arrivals[0][0] - answer.sent) for answer in good if answer.arrivals]),
         "itl_ms": spread([1000 * gap for answer in good for gap in _gaps(answer)]),
         "decode_ms": spread([1000 * (answer.done - answer.arrivals[0][0]) for answer in good if answer.arrivals]),
+        "decoding": [[rounded(answer.arrivals[0][0], 12), rounded(answer.done, 12)] for answer in good if answer.arrivals],
         "e2e_ms": spread([1000 * (answer.done - answer.sent) for answer in good]),
         "acceptance": engine_acceptance(good),
         "outputs": [answer.output for answer in answers],
