@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,11 +11,13 @@ from textwrap import dedent
 
 import pytest
 from click.testing import CliRunner
+from small_trees import snapshot
 
 from specwire.cli.strip import command
 from specwire.errors import SpecwireError
 from specwire.strip.plan import plan
 from specwire.strip.words import Words
+from specwire.trees.transaction import begun_around
 from specwire.trees.tree import MARKER
 
 TAKEN = {
@@ -615,3 +618,75 @@ def test_a_name_that_a_star_passes_on_is_seen(package):
     (package / "sub" / "reader.py").write_text("from engine.all import json\n")
     left = json.loads(run([str(package / "model.py"), "--json"]).stdout)["left"]
     assert [(piece["line"], "reader.py:1 reads" in piece["why"]) for piece in left] == [(1, True)]
+
+
+KILLED = """
+import os, sys
+import specwire.trees.transaction as transaction
+from specwire.cli import main
+swap, left = transaction._swap, [1]
+def until(entry):
+    if not left:
+        os.kill(os.getpid(), 9)
+    left.pop()
+    swap(entry)
+transaction._swap = until
+main(["strip", sys.argv[1]])
+"""
+
+
+@pytest.fixture
+def cut_off(tmp_path):
+    """Two packages side by side; a run over both was killed when one of three files was changed. (folder, before)"""
+    folder = tmp_path / "work"
+    for name in ("sglang/srt/x.py", "other/a.py", "other/b.py"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("x = 1\nprint('[EAGLE3-DEBUG]')\n")
+    for name in ("sglang", "other"):
+        (folder / name / "__init__.py").write_text("")
+    before = snapshot(folder)
+    done = subprocess.run([sys.executable, "-c", KILLED, str(folder)], capture_output=True, timeout=60)
+    assert done.returncode == -9 and snapshot(folder) != before
+    return folder, before
+
+
+@pytest.mark.parametrize("part", ["", "other", "other/a.py", "sglang"])
+def test_what_was_cut_off_is_put_right_by_the_next_run(cut_off, part):
+    """Wherever in it that run is made: it starts from the old state, and nothing is lost."""
+    folder, before = cut_off
+    check = CliRunner().invoke(command, [str(folder / part), "--check"], standalone_mode=False)
+    assert "was cut off" in str(check.exception) and check.exception.exit_code == 2
+    result = run([str(folder / part)])
+    assert "undone: 3 files" in result.stderr, result.stderr
+    now = snapshot(folder)
+    assert now.keys() == before.keys()
+    changed = {name for name in now if now[name] != before[name]}
+    assert changed == {name for name in before if name.startswith(part) and name.endswith(("x.py", "a.py", "b.py"))}
+
+
+def test_what_was_cut_off_is_put_right_by_status(cut_off):
+    folder, before = cut_off
+    done = subprocess.run(
+        [sys.executable, "-c", "from specwire.cli import main; main()", "status", str(folder)], capture_output=True
+    )
+    assert done.returncode == 0 and b"undone: 3 files" in done.stderr and snapshot(folder) == before
+
+
+def test_what_another_user_has_begun_above_is_not_ours(cut_off, monkeypatch):
+    """A journal in a directory such as /tmp may be anybody's."""
+    folder, _ = cut_off
+    monkeypatch.setattr(os, "geteuid", lambda: 4711)
+    assert begun_around(folder / "other") == []
+
+
+def test_one_at_a_time_with_apply(cut_off):
+    folder, _ = cut_off
+    run([str(folder), "--quiet"])
+    (folder / "other" / "a.py").write_text("x = 1\nprint('[EAGLE3-DEBUG]')\n")
+    (folder / "sglang" / "srt" / "x.py").write_text("x = 1\nprint('[EAGLE3-DEBUG]')\n")
+    hold = "import fcntl, os, sys, time; fcntl.flock(os.open(sys.argv[1], os.O_RDONLY), fcntl.LOCK_EX); print(flush=True); time.sleep(60)"
+    with subprocess.Popen([sys.executable, "-c", hold, str(folder / "sglang")], stdout=subprocess.PIPE) as other:
+        other.stdout.readline()
+        result = CliRunner().invoke(command, [str(folder)], standalone_mode=False)
+        other.kill()
+    assert "another specwire is at work" in str(result.exception)

@@ -13,7 +13,7 @@ from specwire.errors import FAULT, SpecwireError
 from specwire.patching.outcome import Outcome
 from specwire.trees.live import LiveServer, refuse_if_live
 from specwire.trees.overlay import sweep
-from specwire.trees.transaction import Recovery, locked, pending, recover
+from specwire.trees.transaction import Recovery, begun_around, locked, recover
 from specwire.trees.tree import Tree
 
 DONE = "[DONE] All debug logging removed. Ready for production restart."
@@ -31,8 +31,7 @@ def opened(named: str, python: str | None, quiet: bool, writes: bool = True) -> 
         sweep(Path(os.path.abspath(named)))  # a view that was being made anew
     tree = Tree.find(named, python)
     with locked(tree.package) if writes else contextlib.nullcontext():
-        if done := recover(tree.package):
-            options.note(_recovered(done), quiet=False)  # never kept back: files have changed
+        put_right(begun_around(tree.package))
         if tree.overlay:
             sweep(tree.root)
         yield tree
@@ -41,11 +40,23 @@ def opened(named: str, python: str | None, quiet: bool, writes: bool = True) -> 
 def unchanged_view(named: str, python: str | None) -> contextlib.AbstractContextManager[Tree]:
     """The tree for a command that was told to write nothing: not even what a killed run left is put right."""
     tree = Tree.find(named, python)
-    if pending(tree.package):
-        raise SpecwireError(
-            f"{tree.package}: an earlier change was cut off. `specwire status` puts that right."
-        )
+    refuse_begun(begun_around(tree.package))
     return contextlib.nullcontext(tree)
+
+
+def put_right(places: list[Path]) -> None:
+    """Finish or undo what was begun in these directories."""
+    for place in places:
+        if done := recover(place):
+            options.note(_recovered(done), quiet=False)  # never kept back: files have changed
+
+
+def refuse_begun(places: list[Path]) -> None:
+    if places:
+        raise SpecwireError(
+            f"{places[0]}: an earlier change was cut off. `specwire status` on a tree, or `specwire strip` there, "
+            "puts that right."
+        )
 
 
 def write_guarded(

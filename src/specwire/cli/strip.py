@@ -45,9 +45,12 @@ def command(paths, python, check, envs, tags, force, wait, as_json, show_diff, d
     Example: specwire strip sglang/srt --diff | patch -p1
              specwire strip sglang/srt/models/llama_eagle3.py --check
     """
-    from specwire.strip.files import plans, write
+    from specwire.cli import _trees as trees
+    from specwire.strip.files import begun, plans, write
 
-    found = plans([_place(path, python) for path in paths], Words(envs, tags))
+    places = [_place(path, python) for path in paths]
+    (trees.refuse_begun if check or show_diff or dry_run else trees.put_right)(begun(places))
+    found = plans(places, Words(envs, tags))
     changed = [plan for plan in found if plan.before != plan.after]
     judged = check or show_diff or dry_run
     if changed and not judged:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +10,8 @@ from pathlib import Path
 from specwire.errors import SpecwireError
 from specwire.patching.marks import RUNTIME_MARK
 from specwire.strip.words import Words
+from specwire.trees.journal import JOURNALS
+from specwire.trees.transaction import Change, begun_around, commit, locked
 from specwire.trees.tree import MARKER, PACKAGE
 from specwire.trees.walk import package_root, walk
 
@@ -35,6 +38,19 @@ def plans(paths: list[str], words: Words) -> list:
     return [each for each in found if each.gone or each.left]
 
 
+def begun(paths: list[str]) -> list[Path]:
+    """The directories at, above and below `paths` in which a change was begun and not ended, the outermost first."""
+    around = {place for path in paths for place in begun_around(Path(path))}
+    below = {
+        Path(os.path.abspath(os.path.dirname(name)))
+        for path in paths
+        if os.path.isdir(path)
+        for name in walk(path, JOURNALS).others
+        if os.path.basename(name) in JOURNALS
+    }
+    return sorted(around | below)
+
+
 def suspicious(name: str, words: Words) -> bytes | None:
     """A file's bytes when it may hold debug code; None for a clean one and for specwire's own tap file."""
     try:
@@ -54,7 +70,6 @@ def write(found: list, force: bool, wait: float, note: Callable[[str], None]) ->
     Refuses while a process runs from a tree that a file belongs to: see `specwire.trees.live`.
     """
     from specwire.trees.live import refuse_if_live
-    from specwire.trees.transaction import Change, commit
 
     changes = [
         Change(Path(os.path.abspath(each.name)), each.before, each.after)
@@ -69,12 +84,15 @@ def write(found: list, force: bool, wait: float, note: Callable[[str], None]) ->
         raise SpecwireError(
             f"{', '.join(packages)}: a view and another tree at once. Strip one after the other."
         )
-    for package in packages:
-        if os.path.basename(package) == PACKAGE:
-            refuse_if_live(Path(package).parent, force, wait, note)
-    # In the package itself, where `apply`, `remove` and `status` look for what was cut off.
-    for left in commit(Path(os.path.commonpath(packages)), changes, replace_links=bool(overlays)):
-        note(f"{left}: could not be deleted yet; the next specwire command on the tree tries again")
+    with contextlib.ExitStack() as held:
+        for package in packages:
+            held.enter_context(locked(Path(package)))  # as `apply` and `remove` do: one at a time
+        for package in packages:
+            if os.path.basename(package) == PACKAGE:
+                refuse_if_live(Path(package).parent, force, wait, note)
+        # In the package itself, or the directory around all of them, where what was cut off is looked for.
+        for left in commit(Path(os.path.commonpath(packages)), changes, replace_links=bool(overlays)):
+            note(f"{left}: could not be deleted yet; the next specwire command on the tree tries again")
 
 
 def _once(paths: list[str]) -> list[str]:

@@ -18,6 +18,7 @@ from specwire.errors import SpecwireError
 
 JOURNAL = ".specwire-journal.json"
 DRAFT, DONE = ".specwire-journal.draft", ".specwire-journal.done"
+JOURNALS = (JOURNAL, DRAFT, DONE)
 _SCHEMA = "specwire.journal/1"
 
 

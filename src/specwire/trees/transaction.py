@@ -29,6 +29,7 @@ from specwire.trees.journal import (
     DONE,
     DRAFT,
     JOURNAL,
+    JOURNALS,
     Change,
     Entry,
     digest,
@@ -39,7 +40,9 @@ from specwire.trees.journal import (
 )
 from specwire.trees.lock import locked
 
-__all__ = ["JOURNAL", "Change", "Recovery", "commit", "digest", "locked", "pending", "recover", "temporary"]
+__all__ = [
+    "JOURNAL", "Change", "Recovery", "begun_around", "commit", "digest", "locked", "pending", "recover", "temporary",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -114,7 +117,23 @@ def recover(root: Path) -> Recovery | None:
 
 def pending(root: Path) -> bool:
     """Whether a change below `root` was begun and not ended."""
-    return any(os.path.lexists(root / name) for name in (JOURNAL, DRAFT, DONE))
+    return any(os.path.lexists(root / name) for name in JOURNALS)
+
+
+def begun_around(place: Path) -> list[Path]:
+    """`place` and the directories above it in which a change was begun and not ended, the outermost first.
+
+    `strip` may change several packages at once, and records that above them. Above `place` only what this user
+    began counts: anybody may write into a directory such as /tmp.
+    """
+    place = Path(os.path.abspath(place))
+    above = [each for each in place.parents if pending(each) and _is_ours(each)]
+    return [*reversed(above), *([place] if pending(place) else [])]
+
+
+def _is_ours(root: Path) -> bool:
+    names = [root / name for name in JOURNALS if os.path.lexists(root / name)]
+    return all(os.lstat(name).st_uid == os.geteuid() for name in names)
 
 
 # --- the steps ----------------------------------------------------------------------------------------
@@ -124,7 +143,7 @@ def _checked(root: Path, changes: list[Change], replace_links: bool) -> tuple[di
     """The journal and its files, once everything is found to be as the changes say."""
     if pending(root):
         raise SpecwireError(
-            f"{root}: an earlier change was cut off. `specwire status` on the tree finishes or undoes it. "
+            f"{root}: an earlier change was cut off. The next specwire command on it finishes or undoes that. "
             "Nothing was changed."
         )
     try:
