@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 import pytest
+from small_trees import FILES, make_tree
 
 from specwire.cli import specwire
 
@@ -35,6 +36,54 @@ def test_the_contract_s_commands_are_all_there():
 def test_bad_usage_is_no_finding(words):
     done = run(*words)
     assert done.returncode == 2 and done.stderr and not done.stdout
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "golden build --target T --out",
+        "golden import DATA --target T --out",
+        "check --golden G --capture C --html",
+        "verify TREE --target T --draft D --golden G --html",
+        "report RESULT --out",
+        "report RESULT --markdown",
+    ],
+)
+def test_a_file_that_cannot_be_written_is_told_before_the_work(words, tmp_path):
+    (tmp_path / "folder").mkdir()
+    for name, why in (("none/file", f"there is no directory {tmp_path / 'none'}"), ("folder", "is a directory")):
+        done = run(*words.split(), str(tmp_path / name))
+        assert done.returncode == 2 and why in done.stderr and not done.stdout
+
+
+def test_a_job_that_never_began_leaves_no_folder(tmp_path, monkeypatch):
+    make_tree(tmp_path / "tree", FILES)
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
+    done = run("verify", str(tmp_path / "tree"), "--target", "/nowhere", "--draft", "/nowhere", "--golden", "/nowhere")
+    assert done.returncode == 2 and "/nowhere" in done.stderr and "Kept" not in done.stderr
+    assert not list((tmp_path / "temporary").iterdir())
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "golden build --target T --out golden --prompts nowhere",
+        "golden build --target nowhere --out golden",
+        "report nowhere",
+        "sweep tree --target T --draft draft --grid nowhere --out out --dry-run",
+        "ship tree --target T --draft D --launch x --verify nowhere",
+        "gate tree --pristine --record nowhere",
+    ],
+)
+def test_a_missing_file_is_named_once_and_without_a_number(words, tmp_path, monkeypatch):
+    make_tree(tmp_path / "tree", FILES)
+    (tmp_path / "draft").mkdir()
+    (tmp_path / "draft" / "config.json").write_text('{"architectures": ["LlamaForCausalLMEagle3"]}')
+    monkeypatch.chdir(tmp_path)
+    done = run(*words.split())
+    assert done.returncode == 2 and "nowhere" in done.stderr
+    assert "Errno" not in done.stderr and "Traceback" not in done.stderr
 
 
 def test_a_crash_is_no_finding():

@@ -1,7 +1,9 @@
 """What every probe obeys, run on the cases that each carries in its own file."""
 
+import ast
 import re
 import textwrap
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +12,7 @@ from specwire.patching import marks
 from specwire.patching.insert import render
 
 PROBES = {name: module.PROBE for name, module in registry.modules("specwire.codemods").items()}
+RUNTIME = Path(__file__).parent.parent / "src" / "specwire" / "runtime" / "_specwire.py"
 DOCS = {name: module.__doc__ for name, module in registry.modules("specwire.codemods").items()}
 CASES = [
     pytest.param(name, textwrap.dedent(text.replace("\n+", "\n ")).lstrip("\n"), text, id=f"{name}-{number}")
@@ -56,6 +59,14 @@ def test_case(name, _, text, end):
     assert all(mark.intact for mark in marks.marks(done.data))
     if end == "\r\n":
         assert b"\n" not in done.data.replace(b"\r\n", b"")
+
+
+@pytest.mark.parametrize("name, _, text", CASES)
+def test_what_a_tap_calls_is_there(name, _, text):
+    """Else the first tap that is switched on raises into the engine."""
+    there = {node.name for node in ast.parse(RUNTIME.read_bytes()).body if isinstance(node, ast.FunctionDef)}
+    public = {name for name in there if not name.startswith("_")}
+    assert {call.partition("(")[0] for _, call in split(text)[1]} <= public
 
 
 @pytest.mark.parametrize("name", PROBES)

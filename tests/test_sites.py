@@ -678,7 +678,7 @@ def test_heads_that_take_one_state_are_absent_with_the_line(body):
     for probe in ("draft-input", "draft-fc"):
         calls, [(state, name, why)] = taps(head(body), probe)
         assert not calls and (state, name) == ("absent", "Head.forward")
-        assert re.search(r"joins one state with the embedding \(line \d+: ", why)
+        assert re.search(r"joins one state with the embedding \(line \d+: `.*`\): ", why)
 
 
 @pytest.mark.parametrize(

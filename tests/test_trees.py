@@ -135,18 +135,8 @@ def test_some_probes_leave(tree, run, run_json):
     applied(tree, ["draft-fc", "forward-end", "layer-capture"])
     some = snapshot(tree.root)
     applied(tree)
-    code, out, _ = run(
-        "remove",
-        tree.root,
-        "--probe",
-        "draft-input",
-        "--probe",
-        "concat-full",
-        "--probe",
-        "concat-last",
-        "--probe",
-        "embedding-capture",
-    )
+    others = set(surgery.chosen((), ())) - {"draft-fc", "forward-end", "layer-capture"}
+    code, out, _ = run("remove", tree.root, *(word for name in sorted(others) for word in ("--probe", name)))
     assert code == 0 and DONE not in out and "Other taps are still in" in out
     assert snapshot(tree.root) == some
     code, document = run_json("remove", tree.root)
@@ -165,6 +155,16 @@ def test_looking_writes_nothing(tree, run):
         code, out, _ = run("remove", tree.root, *extra)
         assert code == 0 and DONE not in out
         assert snapshot(tree.root) == before
+
+
+def test_looking_is_told_from_doing(tree, run, run_json):
+    assert run("apply", tree.root, "--dry-run")[1].splitlines()[-1].startswith("would be applied: 8 sites, 4 files")
+    assert run_json("apply", tree.root, "--dry-run")[1]["dry_run"] is True
+    assert run_json("apply", tree.root)[1]["dry_run"] is False
+    assert run("status", tree.root)[1].splitlines()[-1].startswith("applied: 8 sites, 3 files")
+    assert run("remove", tree.root, "--dry-run")[1].splitlines()[-1].startswith("would be removed: 8 sites, 4 files")
+    assert run("remove", tree.root)[1].splitlines()[-2].startswith("removed: 8 sites, 4 files")
+    assert run("remove", tree.root, "--dry-run")[1].splitlines()[-1].startswith("nothing: 0 sites, 0 files")
 
 
 def test_diff_is_a_patch(tmp_path, run):

@@ -16,3 +16,8 @@ class SpecwireError(Exception):
     """
 
     exit_code = FAULT
+
+
+def said(error: Exception) -> str:
+    """What an error says, without the number and the file name that an OSError repeats: the message has named it."""
+    return getattr(error, "strerror", None) or str(error)

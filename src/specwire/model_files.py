@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from specwire.errors import SpecwireError
+from specwire.errors import SpecwireError, said
 from specwire.tensorfile import TensorFile, open_tensors
 
 # They change with the library that saved the file, or with how the model is served, not with the model.
@@ -24,7 +24,7 @@ def read_config(directory: Path | str) -> dict[str, Any]:
     except FileNotFoundError as error:
         raise SpecwireError(f"{directory} has no config.json: it is no model directory") from error
     except (OSError, ValueError, RecursionError) as error:
-        raise SpecwireError(f"cannot read {path}: {error}") from error
+        raise SpecwireError(f"cannot read {path}: {said(error)}") from error
     if not isinstance(config, dict):
         raise SpecwireError(f"{path} holds no JSON object")
     return config

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from specwire import __version__
-from specwire.errors import FINDING, INCONCLUSIVE, OK, SpecwireError
+from specwire.errors import FINDING, INCONCLUSIVE, OK, SpecwireError, said
 from specwire.trees.identity import model_identity, newest_change, tree_identity
 from specwire.trees.tree import Tree
 
@@ -87,7 +87,7 @@ def read_verified(place: Path) -> tuple[dict[str, Any], float]:
         document, time = json.loads(file.read_text("utf-8")), file.stat().st_mtime
     except (OSError, ValueError, RecursionError) as error:
         raise SpecwireError(
-            f"{file}: no result of verify that can be read ({error}). Run `specwire verify ... --out DIR` and name DIR."
+            f"{file}: no result of verify that can be read ({said(error)}). Run `specwire verify ... --out DIR` and name DIR."
         ) from error
     if (
         not isinstance(document, dict)

@@ -51,6 +51,14 @@ def run(*args, **kwargs):
     return subprocess.run(command(*args), capture_output=True, text=True, timeout=120, **kwargs)
 
 
+def test_a_dry_run_names_the_points_and_writes_nothing(fake_tree, models, tmp_path):
+    document = json.loads(run(fake_tree, models, tmp_path, GRID, "--dry-run", "--json").stdout)
+    assert len(document["points"]) == 2 * (1 + 2) and document["left_out"] == []
+    lines = run(fake_tree, models, tmp_path, GRID, "--dry-run").stdout.splitlines()
+    assert lines == [f"{point['id']}  {point['name']}" for point in document["points"]]
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.slow
 def test_a_grid_with_failing_points(fake_tree, models, tmp_path):
     done = run(fake_tree, models, tmp_path, GRID, "--json")

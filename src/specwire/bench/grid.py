@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from specwire.bench.points import Setting
-from specwire.errors import SpecwireError
+from specwire.errors import SpecwireError, said
 
 EXAMPLE = """\
 steps = [1, 2, 3, 5]
@@ -58,7 +58,7 @@ def read_grid(path: Path, draft: Path, arguments: Sequence[str], env: Mapping[st
     try:
         grid = tomllib.loads(path.read_text("utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise SpecwireError(f"{path}: no TOML that can be read ({error}). An example:\n{EXAMPLE}") from error
+        raise SpecwireError(f"{path}: no TOML that can be read ({said(error)}). An example:\n{EXAMPLE}") from error
     if unknown := sorted(set(grid) - _KEYS):
         raise SpecwireError(
             f"{path}: {unknown[0]} means nothing here. There are: {', '.join(sorted(_KEYS))}. An example:\n{EXAMPLE}"

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from specwire.bench.client import Prompt
-from specwire.errors import SpecwireError
+from specwire.errors import SpecwireError, said
 
 _FIRST_ORDINARY = 3  # below are the usual places of padding, begin and end
 
@@ -30,7 +30,7 @@ def prompts_from(path: Path, new_tokens: int) -> list[Prompt]:
     try:
         lines = path.read_text("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise SpecwireError(f"cannot read prompts from {path}: {error}") from error
+        raise SpecwireError(f"cannot read prompts from {path}: {said(error)}") from error
     found = [
         Prompt(_content(line, f"{path}:{number}"), new_tokens) for number, line in enumerate(lines, 1) if line.strip()
     ]

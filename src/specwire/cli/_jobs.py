@@ -48,7 +48,7 @@ def job_of(tree, python, engine_arguments, target, draft, golden, ranks, device,
 
 @contextlib.contextmanager
 def place_for(out: Path | None) -> Iterator[Path]:
-    """The directory that was asked for, kept; else a temporary one that goes unless something fails."""
+    """The directory that was asked for, kept; else a temporary one that goes unless something in it tells of a failure."""
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
         yield out.resolve()
@@ -57,7 +57,10 @@ def place_for(out: Path | None) -> Iterator[Path]:
     try:
         yield place
     except SpecwireError as error:
-        raise SpecwireError(f"{error}\nKept for a look: {place}") from error
+        if any(place.iterdir()):
+            raise SpecwireError(f"{error}\nKept for a look: {place}") from error
+        place.rmdir()
+        raise
     else:
         import shutil
 

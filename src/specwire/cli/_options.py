@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import click
@@ -17,6 +19,22 @@ wait = click.option("--wait", type=float, metavar="SECONDS", help="While a proce
 python_exe = click.option("--python", metavar="EXE", help="Whose SGLang the word 'installed' means.")
 
 
+class OutFile(click.Path):
+    """A file to be written when all is done: that it can be is known before the work begins, not after."""
+
+    def __init__(self) -> None:
+        super().__init__(path_type=Path, dir_okay=False, writable=True)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        path = super().convert(value, param, ctx)
+        folder = Path(path).parent
+        if not folder.is_dir():
+            self.fail(f"{path}: there is no directory {folder}. Make it first.", param, ctx)
+        if not os.access(folder, os.W_OK):
+            self.fail(f"{path}: nothing may be written in {folder}.", param, ctx)
+        return path
+
+
 def tree_argument(function: Callable[..., Any]) -> Callable[..., Any]:
     return python_exe(click.argument("tree", metavar="TREE")(function))
 
@@ -27,6 +45,10 @@ def emit(document: dict[str, Any]) -> None:
 
     json.dump(document, sys.stdout, indent=2, allow_nan=False)
     sys.stdout.write("\n")
+
+
+def counted(count: int, thing: str) -> str:
+    return f"{count} {thing}" if count == 1 else f"{count} {thing}s"
 
 
 def note(text: str, quiet: bool = False) -> None:

@@ -77,7 +77,7 @@ def write_guarded(
 def show(outcome: Outcome, *, as_json: bool, show_diff: bool, dry_run: bool, quiet: bool) -> int:
     """Print what was or would be done; the exit code."""
     if as_json:
-        options.emit(outcome.document())
+        options.emit({**outcome.document(), "dry_run": dry_run or show_diff})
     elif show_diff and not outcome.exit_code:
         sys.stdout.flush()
         sys.stdout.buffer.write(outcome.diff())
@@ -102,8 +102,10 @@ def _print(outcome: Outcome, dry_run: bool) -> None:
         sys.stdout.buffer.flush()
     states = [site.state for site in outcome.sites]
     count = states.count(outcome.result) or len(states)
+    files = len(outcome.changes) or len({site.file for site in outcome.sites if site.state in (outcome.result, "edited")})
     version = f"SGLang {outcome.tree.version or 'of unknown version'}"
-    print(f"{outcome.result}: {_counted(count, 'site')}, {_counted(len(outcome.changes), 'file')}, {version}")
+    result = f"would be {outcome.result}" if dry_run and outcome.changes else outcome.result
+    print(f"{result}: {options.counted(count, 'site')}, {options.counted(files, 'file')}, {version}")
     if outcome.why:
         print(outcome.why)
     if outcome.exit_code == FAULT:
@@ -116,12 +118,8 @@ def finale(outcome: Outcome) -> None:
         print(DONE if outcome.clean else "Other taps are still in; `specwire status` lists them.")
 
 
-def _counted(count: int, thing: str) -> str:
-    return f"{count} {thing}" if count == 1 else f"{count} {thing}s"
-
-
 def _recovered(done: Recovery) -> str:
     if not done.files:
         return "an earlier run was cut off before it changed anything: cleared away"
-    text = f"an earlier change that was cut off has been {done.outcome}: {_counted(len(done.files), 'file')}"
+    text = f"an earlier change that was cut off has been {done.outcome}: {options.counted(len(done.files), 'file')}"
     return text + (f"; edited since and left alone: {', '.join(done.left_alone)}" if done.left_alone else "")

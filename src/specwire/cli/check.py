@@ -31,7 +31,7 @@ from specwire.trees.tree import Tree
 @click.option(
     "--accept-length", type=float, help="The acceptance length that was seen; a hint, never a proof."
 )
-@click.option("--html", type=click.Path(path_type=Path), help="Also write one self-contained page.")
+@click.option("--html", type=_options.OutFile(), metavar="FILE", help="Also write one self-contained page.")
 @_options.quiet
 @_options.as_json
 def command(

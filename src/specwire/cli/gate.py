@@ -133,10 +133,14 @@ def _print(report, quiet: bool) -> None:
     if report.skipped:
         options.note(f"not looked into: {', '.join(report.skipped)}", quiet)
     word = (
-        "clean" if report.clean else f"{len(report.findings)} findings" if report.findings else "inconclusive"
+        "clean"
+        if report.clean
+        else options.counted(len(report.findings), "finding")
+        if report.findings
+        else "inconclusive"
     )
     allowed = f", {len(report.allowed)} allowed" if report.allowed else ""
-    print(f"{word}: {report.files} Python files{allowed}")
+    print(f"{word}: {options.counted(report.files, 'Python file')}{allowed}")
 
 
 def _place(report, finding) -> str:

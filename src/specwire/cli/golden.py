@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from specwire.cli import _options
-from specwire.errors import SpecwireError
+from specwire.errors import SpecwireError, said
 
 
 @click.group("golden")
@@ -24,7 +24,7 @@ def command() -> None:
 @click.option(
     "--target", required=True, type=click.Path(path_type=Path), help="The target model's directory."
 )
-@click.option("--out", required=True, type=click.Path(path_type=Path), help="The golden file to write.")
+@click.option("--out", required=True, type=_options.OutFile(), metavar="FILE", help="The golden file to write.")
 @click.option(
     "--tokens", multiple=True, metavar="IDS", help="Token ids of one prompt, such as 3,4,5; may be repeated."
 )
@@ -90,7 +90,7 @@ def build(
     type=click.Path(path_type=Path),
     help="The target model's directory; its config.json is read.",
 )
-@click.option("--out", required=True, type=click.Path(path_type=Path), help="The golden file to write.")
+@click.option("--out", required=True, type=_options.OutFile(), metavar="FILE", help="The golden file to write.")
 @click.option("--ids", metavar="IDS", help="Layer ids of the data, in its order, as the trainer wrote them.")
 @click.option(
     "--convention",
@@ -171,7 +171,7 @@ def _read_prompts(path: Path) -> list[list[int]]:
     try:
         found: Any = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise SpecwireError(f"cannot read the prompts in {path}: {error}") from error
+        raise SpecwireError(f"cannot read the prompts in {path}: {said(error)}") from error
     if (
         not isinstance(found, list)
         or not found

@@ -11,12 +11,12 @@ from specwire.cli import _options as options
 @click.command()
 @click.argument("results", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RESULT...")
 @click.option(
-    "--out", "html", type=click.Path(path_type=Path), metavar="FILE", help="The page to write [default: report.html]."
+    "--out", "html", type=options.OutFile(), metavar="FILE", help="The page to write [default: report.html]."
 )
 @click.option(
     "--markdown",
     "text",
-    type=click.Path(path_type=Path),
+    type=options.OutFile(),
     metavar="FILE",
     help="Write Markdown, too; without --out, instead.",
 )

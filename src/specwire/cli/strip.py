@@ -104,7 +104,8 @@ def _summary(found, changed, judged: bool) -> str:
     left = sum(len(plan.left) for plan in found)
     if not found:
         return "no debug code found"
-    return f"{gone} statements {'would go' if judged else 'gone'} from {len(changed)} files, {left} left with a reason"
+    statements, files = options.counted(gone, "statement"), options.counted(len(changed), "file")
+    return f"{statements} {'would go' if judged else 'gone'} from {files}, {left} left with a reason"
 
 
 def _document(found, changed, judged: bool) -> dict:

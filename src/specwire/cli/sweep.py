@@ -60,8 +60,19 @@ def command(grid, draft, env, stop_early, retry_failed, no_confirm, out, as_json
     shared.check_draft(draft)
     points = read_grid(grid, draft, rest["engine_arguments"], shared.environment_of(env))
     if dry_run:
-        print("\n".join(f"{point.id}  {point.setting.name}" for point in points.points))
-        print("\n".join(f"left out: {each['where']}: {each['why']}" for each in points.left_out))
+        if as_json:
+            options.emit(
+                {
+                    "schema": "specwire.sweep-plan/1",
+                    "points": [{"id": point.id, "name": point.setting.name} for point in points.points],
+                    "left_out": [{"where": each["where"], "why": each["why"]} for each in points.left_out],
+                }
+            )
+        else:
+            for point in points.points:
+                print(f"{point.id}  {point.setting.name}")
+            for each in points.left_out:
+                print(f"left out: {each['where']}: {each['why']}")
         options.note(f"dry run: {len(points.points)} points, nothing was booted or written", quiet)
         return 0
     with held(out):

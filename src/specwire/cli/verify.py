@@ -13,7 +13,7 @@ from specwire.cli import _options as options
 @click.command()
 @jobs.job_options
 @click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Keep captures, the engine's log and verify.json here.")
-@click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="Also write one self-contained page.")
+@click.option("--html", type=options.OutFile(), metavar="FILE", help="Also write one self-contained page.")
 @options.as_json
 @options.quiet
 def command(out, html, as_json, quiet, **job):

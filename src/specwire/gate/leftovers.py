@@ -129,6 +129,7 @@ def _taps(data: bytes, file: str) -> list[Finding]:
 def _by_hand(data: bytes, path: str, file: str, words: Words, unknown: list[str]) -> list[Finding]:
     """What `strip` would take or would have something to say about."""
     from specwire.strip.plan import plan
+    from specwire.strip.select import ALLOWED
 
     try:
         made = plan(data, path, words)
@@ -141,8 +142,9 @@ def _by_hand(data: bytes, path: str, file: str, words: Words, unknown: list[str]
             continue
         rule = "breakpoint" if piece.kind in ("breakpoint", "debugger") else "leftover"
         what = piece.text if rule == "breakpoint" else f"hand-written {piece.kind}: {piece.text}"
-        how = f"by hand: {piece.why}" if piece.why else "`specwire strip` takes it out"
-        found.append(Finding(rule, file, piece.line, f"{what} ({how})"))
+        if piece.why != ALLOWED:  # what the comment on it is worth, `_suppressed` says
+            what += f" (by hand: {piece.why})" if piece.why else " (`specwire strip` takes it out)"
+        found.append(Finding(rule, file, piece.line, what))
     return found
 
 

@@ -11,7 +11,7 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from specwire.errors import INCONCLUSIVE, SpecwireError
+from specwire.errors import INCONCLUSIVE, SpecwireError, said
 from specwire.gate.leftovers import Finding
 from specwire.patching import marks
 from specwire.trees.tree import PACKAGE, Tree
@@ -83,7 +83,7 @@ def _expected(tree: Tree, record: str | None) -> tuple[str, dict[str, str]]:
             entries = _read(Path(record).read_text("utf-8"))
         except (OSError, UnicodeDecodeError) as error:
             raise SpecwireError(
-                f"{record}: not a RECORD file or a wheel ({error}). Name one of the release's."
+                f"{record}: not a RECORD file or a wheel ({said(error)}). Name one of the release's."
             ) from error
         parent = Path(os.path.abspath(record)).parent.name
         named = (

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from specwire.errors import SpecwireError
+from specwire.errors import SpecwireError, said
 from specwire.tensorfile import Entry, TensorFile, open_tensors
 
 INDEX = "model.safetensors.index.json"
@@ -126,7 +126,7 @@ def _weight_map(index: Path) -> dict[str, str]:
             )
         document: Any = json.loads(index.read_text("utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise SpecwireError(f"cannot read {index}: {error}. Copy the checkpoint's index again.") from error
+        raise SpecwireError(f"cannot read {index}: {said(error)}. Copy the checkpoint's index again.") from error
     listed = document.get("weight_map") if isinstance(document, dict) else None
     if not isinstance(listed, dict) or not all(isinstance(name, str) for name in listed.values()):
         raise SpecwireError(

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from specwire.errors import SpecwireError
+from specwire.errors import SpecwireError, said
 from specwire.preflight.options import Option, Options
 from specwire.preflight.shell import split_commands
 
@@ -81,7 +81,7 @@ def launch_file(path: Path, options: Options) -> Launch:
     try:
         text = path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise SpecwireError(f"cannot read the launch file {path}: {error}. Give a text file.") from error
+        raise SpecwireError(f"cannot read the launch file {path}: {said(error)}. Give a text file.") from error
     lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
     if lines and all(line.lstrip().startswith("-") for line in lines):
         text = " ".join(line.rstrip().removesuffix("\\") for line in lines)
@@ -172,7 +172,7 @@ def _with_config_file(launch: Launch) -> Launch:
         lines = path.read_text("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise SpecwireError(
-            f"{launch.source}: --config {path} cannot be read ({error}). Correct the path."
+            f"{launch.source}: --config {path} cannot be read ({said(error)}). Correct the path."
         ) from error
     pairs = [re.fullmatch(r"([\w-]+):\s*(.*?)\s*(?:#.*)?", line) for line in lines]
     values: dict[str, Any] = {}

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from specwire.errors import SpecwireError
+from specwire.errors import SpecwireError, said
 
 NAMES = ("verify.json", "bench.json", "sweep.json")
 SCHEMAS = {
@@ -48,7 +48,7 @@ def _document(file: Path) -> dict[str, Any]:
         document = json.loads(file.read_text("utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise SpecwireError(
-            f"{file}: no result that can be read ({error}). Name the JSON of verify, bench or sweep."
+            f"{file}: no result that can be read ({said(error)}). Name the JSON of verify, bench or sweep."
         ) from error
     schema = document.get("schema") if isinstance(document, dict) else None
     if schema not in SCHEMAS:

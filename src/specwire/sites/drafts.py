@@ -94,7 +94,7 @@ def _reader(function: Function) -> Iterator[Draft | NoDraft | UnknownDraft]:
         line = join.lines[0]
         yield NoDraft(
             function,
-            f"joins one state with the embedding (line {line}: {function.source.text(line)}): "
+            f"joins one state with the embedding (line {line}: `{function.source.text(line)}`): "
             "an EAGLE or MTP head, which never gets the captured states side by side",
         )
     else:

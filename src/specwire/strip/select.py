@@ -17,6 +17,8 @@ from specwire.strip.judge import Judge, debugger_import
 from specwire.strip.pure import is_tagged, short_guard
 from specwire.strip.text import Text
 
+ALLOWED = "is allowed by the comment on it"
+
 
 @dataclass(frozen=True)
 class Root:
@@ -113,7 +115,7 @@ class Selector:
         if any(MARK in line for line in lines):
             return "holds a line of specwire's own: take that out with `specwire remove` first"
         if self.text.allowed(group):
-            return "is allowed by the comment on it"
+            return ALLOWED
         if _asks(owner, field) and any(isinstance(node, (ast.Import, ast.ImportFrom)) for node in group):
             return "may be there to find out whether it can be imported"
         return self.text.trouble(group[0], group[-1])
