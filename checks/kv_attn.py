@@ -8,17 +8,30 @@ Fix: give the draft its own cache and its own attention settings.
 
 from specwire.diagnosis.case import Case
 from specwire.diagnosis.evidence import Cause, Evidence
+from specwire.diagnosis.hints import static_cause
 
 
 def check(evidence: Evidence) -> Cause | None:
+    if found := static_cause(evidence, "kv-attn"):
+        return found
     run, errors = evidence.draft.layer_run, evidence.draft.layer_errors
     if run is None or not run.startswith("attention"):
         return None
-    return Cause("certain", f"the draft's layer ran with {run}: so its output fits to {errors[run]:.1e}, "
-                            "with all earlier tokens to "
-                 f"{errors['as configured']:.1e}", "see that the draft's cache is written for the prompt and "
-                     "read back from the same slots", steps=1)
+    return Cause("certain", f"the draft's layer ran with {run}: so its output fits to {errors[run]:.1e}, as "
+                            f"configured to {errors['as configured']:.1e}",
+                 "give the draft's attention the window of its own config (--speculative-draft-window-size), and see "
+                 "that its cache is written for the prompt and read back from the same slots", steps=1)
 
 
-CAUGHT = [Case("only itself", draft_run={"sees": "itself"})]
-CLEAN = [Case("all before", draft_run={}), Case("another theta", draft_run={"theta": 500000.0})]
+CAUGHT = [
+    Case("only itself", draft_run={"window": 1}),
+    Case("a window of four", draft_run={"window": 4}),
+    Case("its own window left out", draft_run={"window": None, "own_window": 4}),
+    Case("another window than its own", draft_run={"window": 2, "own_window": 4}),
+]
+CLEAN = [
+    Case("all before", draft_run={}),
+    Case("its own window", draft_run={"own_window": 4}),
+    Case("another theta", draft_run={"theta": 500000.0}),
+    Case("a layer of another seed", draft_run={"layer": "random"}),
+]

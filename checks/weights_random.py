@@ -6,7 +6,7 @@ Fix: export the draft under the names that this release loads.
 """
 
 from specwire.diagnosis.case import Case
-from specwire.diagnosis.evidence import Cause, Evidence, NotSeen
+from specwire.diagnosis.evidence import Cause, Evidence
 from specwire.diagnosis.hints import static_cause
 
 FIX = "compare the checkpoint's tensor names with those the engine loads, and its path with the one you mean"
@@ -20,11 +20,7 @@ def check(evidence: Evidence) -> Cause | None:
         return Cause("certain", "the output of fc is not what the checkpoint's fc.weight makes of its "
                                 "input: off by "
                      f"{draft.fc_errors['as configured']:.2g}", FIX, steps=2)
-    try:
-        unknown = draft.layer_run is None
-    except NotSeen:
-        return None
-    if not unknown:
+    if draft.layer_run is not None:
         return None
     nearest = min(draft.layer_errors, key=draft.layer_errors.get)
     return Cause("likely", "the draft's layer does not give what the checkpoint's weights make of its "
@@ -35,5 +31,11 @@ def check(evidence: Evidence) -> Cause | None:
 CAUGHT = [
     Case("fc of another seed", draft_run={"fc": "random"}),
     Case("a layer of another seed", draft_run={"layer": "random"}),
+    Case("names that the loader does not know", draft_run={"layer": "random", "names": "unknown"}),
 ]
-CLEAN = [Case("its own", draft_run={}), Case("another theta", draft_run={"theta": 500000.0})]
+CLEAN = [
+    Case("its own", draft_run={}),
+    Case("names that only this loader knows", draft_run={"names": "unknown"}),
+    Case("another theta", draft_run={"theta": 500000.0}),
+    Case("a window", draft_run={"window": 3}),
+]

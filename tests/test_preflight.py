@@ -191,6 +191,8 @@ FILE_FAULTS = [
     pytest.param(draft_config(draft_vocab_size=...), None, "draft-load", id="no draft_vocab_size"),
     pytest.param(changed(rope_theta=1.0, rope_parameters={"rope_theta": 2.0}), None, "rope", id="two thetas"),
     pytest.param(changed(max_position_embeddings=2048), None, "rope", id="too few positions"),
+    pytest.param(changed(layer_types=["sliding_attention"], sliding_window=1024), None, "kv-attn", id="a window"),
+    pytest.param(changed(use_sliding_window=True, sliding_window=1024), None, "kv-attn", id="a window turned on"),
     pytest.param(changed(torch_dtype="float16"), None, "dtype", id="another element type"),
     pytest.param(changed(torch_dtype=None), None, "dtype", id="no element type"),
 ]
@@ -269,6 +271,16 @@ def test_four_states_where_the_release_counts_them(tmp_path):
 )
 def test_launch_numbers(tmp_path, flags, cause):
     assert first(run(tmp_path, flags=flags)) == cause
+
+
+def test_a_window_that_the_launch_gives_or_no_layer_uses(tmp_path):
+    config = changed(layer_types=["sliding_attention"], sliding_window=1024)
+    assert "release" in run(tmp_path, config)["causes"][0]["fix"]
+    assert run(tmp_path, config, tree=BOUNDARIES)["causes"][0]["fix"] == "--speculative-draft-window-size 1023"
+    assert run(tmp_path, config, tree=BOUNDARIES, flags="--speculative-draft-window-size 1023")["verdict"] == "ok"
+    assert run(tmp_path, config, launch=False)["verdict"] != "fault"
+    for unused in ({"use_sliding_window": False}, {"layer_types": ["full_attention"]}, {}):
+        assert run(tmp_path, changed(sliding_window=1024, **unused))["verdict"] == "ok"
 
 
 def test_a_rotated_target(tmp_path):

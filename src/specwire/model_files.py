@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,16 @@ def target_name(directory: Path | str, name: str | None = None) -> str:
     config = {key: value for key, value in read_config(directory).items() if key not in _VOLATILE}
     digest = hashlib.sha256(json.dumps(config, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
     return f"{name or Path(directory).resolve().name} sha256:{digest[:16]}"
+
+
+def draft_window(config: Mapping[str, Any]) -> int | None:
+    """How many tokens a draft's attention sees by its config, the asking one included; None for all before.
+
+    A size alone does not turn a window on: a layer type does, or `use_sliding_window`.
+    """
+    size, kinds = config.get("sliding_window"), config.get("layer_types")
+    on = "sliding_attention" in kinds if isinstance(kinds, list) else config.get("use_sliding_window") is True
+    return size if on and type(size) is int and size > 0 else None
 
 
 def draft_layer_ids(config: dict[str, Any]) -> list[int] | None:

@@ -1,9 +1,11 @@
 """Make-believe drafts for the checks' own cases: a small checkpoint, and what an engine records that runs it,
 rightly or not.
 
-How it is run: `theta` and `sees` change the layer, `fc`, `layer`, `head` and `embed` may be "random" (the
-engine's are not the checkpoint's), `unmapped` leaves d2t out, `norms` and `bias` are "there" (before fc, and
-its own) or "skipped" (there, and not applied), `output` is "normed" where the config does not say so.
+How it is run: `theta` and `window` change the layer, `own_window` is its config's window; `fc`, `layer`, `head`
+and `embed` may be "random" (the engine's are not the checkpoint's), `names` "unknown" (the MLP's, in the checkpoint),
+`unmapped` leaves d2t out, `norms` and `bias`
+are "there" (before fc, and its own) or "skipped" (there, and not applied), `output` is "normed" where the config
+does not say so.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from specwire.capture_write import write_event
 from specwire.diagnosis.case import HIDDEN, LAYERS, TRAINED, VOCABULARY
-from specwire.diagnosis.draft_reference import Reference, Variant
+from specwire.diagnosis.draft_reference import Reference
 from specwire.model_files import checkpoint
 from specwire.tensorfile import write_tensors
 
@@ -56,10 +58,11 @@ def write_draft_run(
     tokens = [*ids[1:], 1]
     embeds = _table("random" if run.get("embed") == "random" else "target")[torch.tensor(tokens)]
     positions = torch.arange(len(ids))
-    variant = Variant("served", run.get("theta", own.theta), sees=run.get("sees", "all before"))
     normed = False if run.get("norms") == "skipped" else None
     projected = served.fc(states.double(), normed, biased=run.get("bias") != "skipped")
-    last = served.layer(embeds.double(), projected, positions, variant)[-1:]
+    last = served.last(
+        embeds.double(), projected, positions, run.get("theta", own.theta), (run.get("window", own.window),)
+    )
     mapped, unmapped = served.choose(last, -1, 0.0)
     last = served.hidden_out(last, run.get("output") == "normed")
     about = {"world_size": 1}
@@ -102,6 +105,8 @@ def write_draft_run(
 def _models(folder: Path, run: Mapping[str, Any]) -> Reference:
     """Write the target's and the draft's checkpoint, and the one that the engine really computes with."""
     config = CONFIG | ({"norm_before_fc": True} if "norms" in run else {})
+    if "own_window" in run:
+        config |= {"layer_types": ["sliding_attention"], "sliding_window": run["own_window"]}
     for name in ("target", "draft", "served"):
         if not (folder / name).exists():
             (folder / name).mkdir()
@@ -111,7 +116,9 @@ def _models(folder: Path, run: Mapping[str, Any]) -> Reference:
         folder / "target" / "model.safetensors", {"model.embed_tokens.weight": _table("target")}, {}
     )
     weights = _weights("norms" in run, "bias" in run)
-    write_tensors(folder / "draft" / "model.safetensors", weights, {})
+    here = "feed_forward" if run.get("names") == "unknown" else "mlp"
+    own = {name.replace(".mlp.", f".{here}."): tensor for name, tensor in weights.items()}
+    write_tensors(folder / "draft" / "model.safetensors", own, {})
     random = {"fc": "fc.weight", "layer": "midlayer.mlp.up_proj.weight", "head": "lm_head.weight"}
     changed = {random[part]: weights[random[part]].flip(0) for part in random if run.get(part) == "random"}
     write_tensors(folder / "served" / "model.safetensors", weights | changed, {})

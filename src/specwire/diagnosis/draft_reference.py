@@ -7,11 +7,12 @@ its rows at a time, so that a large draft needs little memory.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from specwire.diagnosis.evidence import NotSeen
+from specwire.model_files import draft_window
 from specwire.tensorfile import TensorFile
 
 if TYPE_CHECKING:
@@ -44,13 +45,12 @@ class NotCovered(NotSeen):
 
 @dataclass(frozen=True)
 class Variant:
-    """One way to run the layer: rotary base (None: no rotation), how far positions are moved, what attention
-    sees, and whether the state is normed before it is handed on (None: as configured)."""
+    """One way to run the layer: rotary base (None: no rotation), how many tokens attention sees, the asking one
+    included (None: all before), and whether the state is normed before it is handed on (None: as configured)."""
 
     name: str
     theta: float | None
-    shift: int = 0
-    sees: str = "all before"  # or "itself"
+    window: int | None = None
     normed: bool | None = None
 
 
@@ -102,10 +102,24 @@ class Reference:
     def has_norms(self) -> bool:
         return bool(self.name("input_norm.weight") or self.name("fc_norm.0.weight"))
 
-    def layer(
-        self, embeds: torch.Tensor, states: torch.Tensor, positions: torch.Tensor, variant: Variant
+    @property
+    def window(self) -> int | None:
+        """How many tokens the layer's attention sees by the config, the asking one included; None for all."""
+        return draft_window(self.config)
+
+    def last(
+        self,
+        embeds: torch.Tensor,
+        states: torch.Tensor,
+        positions: torch.Tensor,
+        theta: float | None,
+        windows: Sequence[int | None],
     ) -> torch.Tensor:
-        """The stream after the draft's one layer, before its final norm, for the tokens of one prompt."""
+        """The stream after the draft's one layer, before its final norm, at the last token of one prompt.
+
+        Takes the prompt's rows; gives [len(windows), hidden]: one row for each number of tokens that attention
+        sees, the last one included (None: all).
+        """
         import torch
 
         self._check()
@@ -117,7 +131,7 @@ class Reference:
             ],
             dim=-1,
         )
-        stream = states + self._attention(both, positions, variant)
+        stream = states[-1:] + self._attention(both, positions, theta, windows)
         inner = self._norm(stream, own("post_attention_layernorm.weight"))
         gate = self._linear(inner, own("mlp.gate_proj.weight"))
         return stream + self._linear(
@@ -163,10 +177,28 @@ class Reference:
         return self._rows(table, tokens)
 
     def _own(self, ending: str) -> str:
-        return next(
-            (name for name in (f"midlayer.{ending}", f"layers.0.{ending}") if self.name(name)),
-            f"midlayer.{ending}",
-        )
+        """The name of one of the layer's tensors, with what stands before it.
+
+        Also under a module's name that nothing here knows, if only one tensor can be meant: the engine may know
+        it, or may have left that tensor out.
+        """
+        if name := self._named(ending):
+            return name
+        module = "." + ".".join(ending.split(".")[-2:])
+        alike = [name for name in self._unknown() if name.endswith(module)]
+        return alike[0] if len(alike) == 1 else f"midlayer.{ending}"
+
+    def _named(self, ending: str) -> str | None:
+        return self.name(f"midlayer.{ending}") or self.name(f"layers.0.{ending}")
+
+    def _unknown(self) -> list[str]:
+        """The layer's tensors whose names are not among those of LAYER."""
+        prefix = (self._named("hidden_norm.weight") or "").removesuffix("hidden_norm.weight")
+        return [
+            name
+            for name in self.tensors
+            if prefix and name.startswith(prefix) and name.removeprefix(prefix) not in LAYER
+        ]
 
     def _check(self) -> None:
         scaling = self.config.get("rope_scaling") or self.config.get("rope_parameters") or {}
@@ -179,51 +211,37 @@ class Reference:
             raise NotCovered("a quantised draft")
         if float(self.config.get("partial_rotary_factor") or 1) != 1:
             raise NotCovered("a rotary embedding of a part of each head")
-        prefix = (self.name(self._own("hidden_norm.weight")) or "").removesuffix("hidden_norm.weight")
-        strange = [
-            name
-            for name in self.tensors
-            if prefix and name.startswith(prefix) and name.removeprefix(prefix) not in LAYER
-        ]
+        meant = {ending: self._own(ending) for ending in LAYER}
+        strange = [name for name in self._unknown() if name not in meant.values()]
         if strange:
             raise NotCovered(f"a layer with {strange[0]}")
-        missing = [
-            end
-            for end in (
-                "self_attn.q_proj.weight",
-                "self_attn.o_proj.weight",
-                "mlp.gate_proj.weight",
-                "hidden_norm.weight",
-            )
-            if not self.name(self._own(end))
-        ]
+        missing = sorted(ending for ending, name in meant.items() if not self.name(name))
         if missing or self.config.get("hidden_act", "silu") != "silu":
             raise NotCovered(
                 f"a layer without {missing[0]}" if missing else f"activation {self.config['hidden_act']}"
             )
 
-    def _attention(self, inner: torch.Tensor, positions: torch.Tensor, variant: Variant) -> torch.Tensor:
+    def _attention(
+        self, inner: torch.Tensor, positions: torch.Tensor, theta: float | None, windows: Sequence[int | None]
+    ) -> torch.Tensor:
+        """The attention of the last row to all of them, once for each window: [len(windows), hidden]."""
         import torch
 
-        heads = int(self.config["num_attention_heads"])
+        heads, count = int(self.config["num_attention_heads"]), len(inner)
         size = int(self.config.get("head_dim") or self.config["hidden_size"] // heads)
         q, k, v = (
-            self._linear(inner, self._own(f"self_attn.{part}_proj.weight")).view(len(inner), -1, size)
-            for part in "qkv"
+            self._linear(rows, self._own(f"self_attn.{part}_proj.weight")).view(len(rows), -1, size)
+            for part, rows in (("q", inner[-1:]), ("k", inner), ("v", inner))
         )
-        if variant.theta is not None:
-            q, k = (_rotated(x, positions + variant.shift, variant.theta) for x in (q, k))
+        if theta is not None:
+            q, k = _rotated(q, positions[-1:], theta), _rotated(k, positions, theta)
         k, v = (x.repeat_interleave(heads // x.shape[1], dim=1) for x in (k, v))
-        scores = torch.einsum("qhd,khd->hqk", q, k) * size**-0.5
-        count = len(inner)
-        hidden = (
-            torch.ones(count, count, dtype=torch.bool).triu(1)
-            if variant.sees == "all before"
-            else ~torch.eye(count, dtype=torch.bool)
-        )
-        weights = scores.masked_fill(hidden, float("-inf")).softmax(dim=-1)
+        scores = torch.einsum("hd,khd->hk", q[0], k) * size**-0.5
+        first = torch.tensor([0 if window is None else max(0, count - window) for window in windows])
+        hidden = torch.arange(count) < first[:, None]
+        weights = scores.masked_fill(hidden[:, None], float("-inf")).softmax(dim=-1)
         return self._linear(
-            torch.einsum("hqk,khd->qhd", weights, v).flatten(1), self._own("self_attn.o_proj.weight")
+            torch.einsum("whk,khd->whd", weights, v).flatten(1), self._own("self_attn.o_proj.weight")
         )
 
     def _norm(self, x: torch.Tensor, ending: str) -> torch.Tensor:

@@ -131,6 +131,24 @@ class DraftSide:
     def layer_errors(self) -> dict[str, float]:
         """The relative error of the layer's output at the last token, for each way to run the layer."""
         errors: dict[str, float] = {}
+        for variant in self.variants:
+            found = self._errors(variant.theta, (variant.window,), variant.normed)
+            errors[variant.name] = float(found.max())
+        longest = max(count for prefill in self._with("last") for _, count, _ in prefill.input.requests)
+        windows = [size for size in range(1, longest) if size != self.reference.window]
+        if windows:
+            worst = self._errors(self.reference.theta, windows, None).max(dim=0)
+            best = int(worst.values.argmin())
+            errors[_attention_to(windows[best])] = float(worst.values[best])
+        return errors
+
+    def _errors(
+        self, theta: float | None, windows: Sequence[int | None], normed: bool | None
+    ) -> torch.Tensor:
+        """[requests, windows]: how far the layer's outputs are from the reference's, run that way."""
+        import torch
+
+        errors = []
         for prefill in self._with("last"):
             event = prefill.input
             embeds, positions = _rows(event, "embeds"), _rows(event, "positions")
@@ -139,31 +157,28 @@ class DraftSide:
                 if prefill.fc
                 else self.reference.fc(_rows(event, "hidden_states"))
             )
-            got = _rows(prefill.last, "hidden_states")
-            for variant in self.variants:
-                streams = [
-                    self.reference.layer(embeds[a : a + n], states[a : a + n], positions[a : a + n], variant)
-                    for a, n, _ in event.requests
-                ]
-                made = [self.reference.hidden_out(stream[-1:], variant.normed) for stream in streams]
-                found = [relative(got[i : i + 1], one)[0] for i, one in enumerate(made)]
-                errors[variant.name] = max(errors.get(variant.name, 0.0), *found)
-        return errors
+            for got, (first, count, _) in zip(_rows(prefill.last, "hidden_states"), event.requests, strict=True):
+                mine = slice(first, first + count)
+                stream = self.reference.last(embeds[mine], states[mine], positions[mine], theta, windows)
+                made = self.reference.hidden_out(stream, normed)
+                errors.append(relative(got.expand_as(made), made))
+        return torch.tensor(errors, dtype=torch.float64)
 
     @property
     def variants(self) -> list[Variant]:
-        own = self.reference.theta
+        """Ways to run the layer, but for windows that no config names."""
+        own, window = self.reference.theta, self.reference.window
         others = {
             theta for theta in (self.target_theta, 10000.0, 500000.0, 1000000.0) if theta and theta != own
         }
         return [
-            Variant("as configured", own),
-            *(Variant(f"rope theta {theta:g}", theta) for theta in sorted(others)),
-            Variant("without rotary embedding", None),
-            Variant("attention to itself alone", own, sees="itself"),
-            Variant("without the norm of its output", own, normed=False)
+            Variant("as configured", own, window),
+            *(Variant(f"rope theta {theta:g}", theta, window) for theta in sorted(others)),
+            Variant("without rotary embedding", None, window),
+            *([Variant("attention to all tokens before", own)] if window else []),
+            Variant("without the norm of its output", own, window, normed=False)
             if self.reference.norms_output
-            else Variant("with a norm of its output", own, normed=True),
+            else Variant("with a norm of its output", own, window, normed=True),
         ]
 
     def _bound(self, dtype: str, width: int) -> float:
@@ -237,6 +252,10 @@ def _prefills(evidence: Evidence) -> list[Prefill]:
         )
         found.append(Prefill(event, fc, last, _drafted(events[place + 1 :], len(event.requests))))
     return found[:PREFILLS]
+
+
+def _attention_to(window: int) -> str:
+    return "attention to itself alone" if window == 1 else f"attention to the last {window} tokens alone"
 
 
 def _until_next(events: Sequence[Event]) -> list[Event]:

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
+from specwire.model_files import draft_window
 from specwire.preflight.facts import Facts
 from specwire.preflight.verdicts import Check, Note, fault, ok, skipped
 
 LONGER = "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"
 _LENGTHS = ("max_sequence_length", "seq_length", "max_seq_len", "model_max_length", "max_position_embeddings")
+_READS_WINDOW = re.compile(r"config\.(sliding_window|layer_types)|['\"](sliding_window|layer_types)['\"]")
 _ROTATIONS = ("quarot", "spinquant", "hadamard", "rotation", "rotate_", "rotated")
 
 
 def check(facts: Facts) -> list[Check]:
-    return [_steps(facts), *_rope(facts), _dtype(facts), _basis(facts)]
+    return [_steps(facts), *_rope(facts), _window(facts), _dtype(facts), _basis(facts)]
 
 
 def _steps(facts: Facts) -> Check:
@@ -66,6 +69,25 @@ def _rope(facts: Facts) -> list[Check]:
             )
         ]
     return [fault("rope", f"{said}: the engine refuses to load the draft without {LONGER}=1", fix)]
+
+
+def _window(facts: Facts) -> Check:
+    """A sliding window that the draft's config names must be one that the engine gives its attention."""
+    window = draft_window(facts.draft)
+    if window is None:
+        return ok("kv-attn", "the draft's config names no sliding window")
+    said = f"the draft's config has a sliding window of {window} tokens"
+    if facts.model is None or _READS_WINDOW.search(facts.model.text):
+        return ok("kv-attn", f"{said}, which {facts.version} reads")
+    # The engine's number leaves out the token that asks; the config's counts it.
+    option = "speculative-draft-window-size"
+    if facts.launch is None:
+        return skipped("kv-attn", f"{said}, which {facts.version} never reads: no launch was given")
+    if facts.launch.number(option) in (window - 1, window):
+        return ok("kv-attn", f"{said}, and the launch gives it")
+    fix = f"--{option} {window - 1}" if f"--{option}" in facts.launch.options.by_name else "use a release that reads it"
+    return fault("kv-attn", f"{said}, which {facts.version} never reads ({facts.model.where}): the draft would "
+                 "see all tokens before", fix, "likely")
 
 
 def _context(config: Mapping[str, Any]) -> int | None:
