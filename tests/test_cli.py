@@ -86,6 +86,12 @@ def test_a_missing_file_is_named_once_and_without_a_number(words, tmp_path, monk
     assert "Errno" not in done.stderr and "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("words", ["bench", "bench installed", "bench --target T", "sweep --grid G --draft D --out O"])
+def test_a_server_needs_a_tree_and_a_target(words):
+    done = run(*words.split())
+    assert done.returncode == 2 and "a tree and a target are needed" in done.stderr
+
+
 def test_a_crash_is_no_finding():
     code = "import specwire.trees.tree, specwire.cli as c; specwire.trees.tree.Tree.find = lambda *a: 1 / 0; c.main(['status', 'x'])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)

@@ -120,6 +120,15 @@ def workload_options(function: Callable[..., Any]) -> Callable[..., Any]:
     )
 
 
+def check_named(tree: str | None, target: Path | None) -> None:
+    """Raises SpecwireError when what a server is booted from was not named."""
+    if not tree or not target:
+        raise SpecwireError(
+            "a tree and a target are needed to boot a server: name TREE and --target DIR (or, with bench, the --url of one "
+            "that runs)."
+        )
+
+
 def stand_of(tree, python, target, ranks, device, no_profile, boot_timeout, silent_log, silence, out: Path, say, **_):
     """The stand, and the tree it runs. Makes the profiled view in OUT/tree.
 
@@ -131,10 +140,6 @@ def stand_of(tree, python, target, ranks, device, no_profile, boot_timeout, sile
     from specwire.model_files import read_config
     from specwire.trees.tree import Tree
 
-    if not tree or not target:
-        raise SpecwireError(
-            "a tree and a target are needed to boot a server: specwire bench TREE --target DIR ..., or --url for one that runs."
-        )
     found = Tree.find(tree, python)
     read_config(target)
     python = python or sys.executable

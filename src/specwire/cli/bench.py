@@ -67,6 +67,8 @@ def command(drafts, steps, topk, draft_tokens, env, no_baseline, urls, boots, re
     say = options.progress(quiet, first_after=0.0, every=0.0)
     if not urls and not drafts and no_baseline:
         raise SpecwireError("nothing to measure: name a --draft, or leave out --no-baseline.")
+    if not urls:
+        shared.check_named(rest["tree"], rest["target"])
     for draft in drafts:
         shared.check_draft(draft)
     with place_for(out) as place:

@@ -57,6 +57,7 @@ def command(grid, draft, env, stop_early, retry_failed, no_confirm, out, as_json
     from specwire.bench.sweep import exit_code, held, sweep
 
     say = options.progress(quiet, first_after=0.0, every=0.0)
+    shared.check_named(rest["tree"], rest["target"])
     shared.check_draft(draft)
     points = read_grid(grid, draft, rest["engine_arguments"], shared.environment_of(env))
     if dry_run:
