@@ -167,6 +167,22 @@ def test_looking_is_told_from_doing(tree, run, run_json):
     assert run("remove", tree.root, "--dry-run")[1].splitlines()[-1].startswith("nothing: 0 sites, 0 files")
 
 
+def test_sites_that_are_absent_take_one_line(tree, run, run_json):
+    for number in range(3):
+        head = b"import torch\n\n\nclass Head:\n    def forward(self, ids, forward_batch):\n        embeds = self.embed_tokens(ids)\n"
+        head += b"        states = forward_batch.spec_info.hidden_states\n        return self.fc(torch.cat((embeds, states), dim=-1))\n"
+        tree.path(f"sglang/srt/models/head{number}_mtp.py").write_bytes(head)
+    sites = run_json("apply", tree.root, "--dry-run")[1]["sites"]
+    absent = [site for site in sites if site["state"] == "absent"]
+    assert len(absent) >= 3
+    printed = run("apply", tree.root, "--dry-run")[1].splitlines()
+    assert [line for line in printed if "absent" in line] == [
+        f"[absent] {len(absent)} sites in 3 files (--json names each), such as "
+        f"{absent[0]['probe']} {absent[0]['file']} {absent[0]['qualname']} - {absent[0]['why']}"
+    ]
+    assert len(printed) == 8 + 2
+
+
 def test_diff_is_a_patch(tmp_path, run):
     files = {**FILES, TARGET_NAME: crlf(TARGET), DRAFT_NAME: DRAFT.rstrip(b"\n")}
     tree, patched = make_tree(tmp_path / "tree", files), make_tree(tmp_path / "patched", files)

@@ -90,12 +90,20 @@ def show(outcome: Outcome, *, as_json: bool, show_diff: bool, dry_run: bool, qui
 
 
 def _print(outcome: Outcome, dry_run: bool) -> None:
-    for site in outcome.sites:
+    absent = [site for site in outcome.sites if site.state == "absent"]
+    shown = [site for site in outcome.sites if site.state != "absent"]
+    if not shown:  # nothing but absent ones: then each is an answer
+        absent, shown = [], absent
+    for site in shown:
         mark = _MARKS.get(site.state, f"[{site.state}]")
         place = f"{site.file}:{site.line}" if site.line else site.file
         print(
             f"{mark} {site.probe} {place} {site.qualname}".rstrip() + (f" - {site.why}" if site.why else "")
         )
+    if absent:
+        files = options.counted(len({site.file for site in absent}), "file")
+        one = f"{absent[0].probe} {absent[0].file} {absent[0].qualname} - {absent[0].why}"
+        print(f"[absent] {options.counted(len(absent), 'site')} in {files} (--json names each), such as {one}")
     for diff in outcome.edits.values():
         sys.stdout.flush()
         sys.stdout.buffer.write(diff)
