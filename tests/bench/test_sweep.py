@@ -197,6 +197,12 @@ def test_best_is_judged_by_what_was_measured_again():
     assert again["confirmed"] and not again["worth_it"] and again["launch"] == "launch base"
 
 
+def test_as_good_as_the_best_is_what_came_up_to_it():
+    """Two runs make a wide interval, in which a point at half the rate would pass for as good."""
+    points = [record("base", 90, 92, draft=None), record("a", 276, 305), record("near", 270, 280), record("far", 84, 135)]
+    assert best(points)["as_good"] == ["near"]
+
+
 def test_no_best_without_both_sides():
     assert best([record("a", 1, 2)]) is None
     assert best([record("base", 1, 2, draft=None), record("a", 1, state="failed")]) is None

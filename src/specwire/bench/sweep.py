@@ -144,9 +144,15 @@ def best(points: Sequence[Mapping[str, Any]], again: Sequence[Mapping[str, Any]]
         "as_good": [
             point["name"]
             for point in others
-            if point is not winner and compare(winner, point, 0)["verdict"] != "faster"
+            if point is not winner and _overlaps(winner, point) and compare(winner, point, 0)["verdict"] != "faster"
         ],
     }
+
+
+def _overlaps(winner: Mapping[str, Any], point: Mapping[str, Any]) -> bool:
+    """Whether the point's best run came up to the winner's worst: few runs make any interval wide."""
+    ours, theirs = ([run["tokens_per_second"] or 0.0 for run in each["loads"][0]["runs"]] for each in (winner, point))
+    return max(theirs) >= min(ours)
 
 
 def _rate(point: Mapping[str, Any]) -> float:
