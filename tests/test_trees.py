@@ -25,6 +25,7 @@ from small_trees import (
 from specwire import cli
 from specwire.errors import SpecwireError
 from specwire.patching import marks, surgery
+from specwire.trees import transaction
 from specwire.trees.transaction import Change, commit, locked
 from specwire.trees.tree import Tree
 
@@ -817,3 +818,46 @@ def test_extended_attributes_stay(tree):
     assert os.getxattr(place, "user.note") == b"reviewed"
     removed(tree)
     assert os.getxattr(place, "user.note") == b"reviewed"
+
+
+@pytest.mark.parametrize("number", range(2))
+def test_what_an_editor_saves_during_the_change_is_kept(tree, monkeypatch, number):
+    """Editors save by renaming. That is not overwritten: all of the change is undone, and says why."""
+    outcome = surgery.plan_apply(tree, DEBUG)
+    *first, last = [change.path for change in outcome.changes if change.before is not None]
+    swap, swapped = transaction._swap, []
+
+    def meanwhile(entry):
+        swap(entry)
+        swapped.append(entry.path)
+        if entry.path == first[number]:
+            last.with_suffix(".swp").write_bytes(b"edited = 1\n")
+            last.with_suffix(".swp").rename(last)
+
+    before = snapshot(tree.root)
+    monkeypatch.setattr(transaction, "_swap", meanwhile)
+    with pytest.raises(SpecwireError, match="changed while"):
+        outcome.write()
+    assert last not in swapped and last.read_bytes() == b"edited = 1\n"
+    assert {name for name, was in snapshot(tree.root).items() if before.get(name) != was} == {
+        last.relative_to(tree.root).as_posix()
+    }
+
+
+def test_taps_without_their_import_are_no_whole(tree):
+    applied(tree)
+    place = tree.path(TARGET_NAME)
+    place.write_bytes(b"".join(line for line in place.read_bytes().splitlines(True) if b"import _specwire" not in line))
+    found = surgery.status(tree)
+    assert found.result == "partial"
+    assert [(site.probe, site.file) for site in found.sites if site.state == "failed"] == [("import", TARGET_NAME)]
+    assert removed(tree).clean
+
+
+def test_an_empty_tap_file_goes_by_force(tree):
+    before = snapshot(tree.root)
+    applied(tree)
+    tree.path(marks.RUNTIME).write_bytes(b"")
+    assert removed(tree).result == "refused"
+    removed(tree, force=True)
+    assert snapshot(tree.root) == before

@@ -85,7 +85,7 @@ def sealed(source: bytes) -> bytes:
 def seal(data: bytes) -> str:
     """What a file at the tap file's place is: `intact` as some specwire wrote it, `edited`, or `foreign`."""
     if not data.startswith(RUNTIME_MARK):
-        return "edited" if _TELLTALE in data else "foreign"
+        return "edited" if _TELLTALE in data or not data.strip() else "foreign"
     given, rest = data[len(RUNTIME_MARK) + 1 :][:8], data[len(RUNTIME_MARK) + 9 :]
     return "intact" if _seal(rest) == given else "edited"
 

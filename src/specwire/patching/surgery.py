@@ -115,6 +115,9 @@ def status(tree: Tree) -> Outcome:
                 outcome.sites.append(Site(each.probe, name, each.qualname, each.first, "applied"))
         if not all(each.intact for each in file.found):
             outcome.edits[name] = _edit_diff(name, file)
+        if marks.NAME in file.data and not any(each.probe == marks.IMPORT for each in file.found):
+            why = "taps are in and the import of what they call is not: the engine would stop at the first one"
+            outcome.sites.append(Site(marks.IMPORT, name, "", 0, "failed", why))
     now = tapfile.read(tree)
     if now is None and outcome.sites:
         why = "taps are in and the file that they call is not: the engine cannot start"

@@ -71,6 +71,7 @@ def commit(root: Path, changes: list[Change], replace_links: bool = False) -> li
         try:
             _begin(root, document, changes, entries)
             for entry in entries:
+                _require(entry.path, entry.before, entry.name)  # now, or what an editor saves meanwhile is lost
                 _swap(entry)
             _sync_folders(entries)
             for entry in entries:
@@ -166,8 +167,6 @@ def _begin(root: Path, document: dict[str, Any], changes: list[Change], entries:
     for change, entry in zip(changes, entries, strict=True):
         _stage(change, entry)
     _sync_folders(entries)
-    for entry in entries:
-        _require(entry.path, entry.before, entry.name)
 
 
 def _stage(change: Change, entry: Entry) -> None:
