@@ -254,6 +254,23 @@ def test_scope(tree, tmp_path, monkeypatch):
     assert isinstance(run(tmp_path / "nothing").exception, SpecwireError)
 
 
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("x = 1\nfrom sglang.srt import _specwire\n", 2),
+        ("if _specwire.on: _specwire.concat('full', x)\n", 1),
+        ("if _specwire.on:\n    _specwire.concat('full', x)  # specwire:concat-full 00000000\n", 1),
+        ("x = 1\nif os.getenv('EAGLE3_DUMP'):\n    torch.save(x, '/tmp/x')\n", 2),
+        ("x = 1\nif os.getenv('EAGLE_TRACE'):\n    print(x)\n", 2),
+        ("x = 1\nprint('[EAGLE3 TRACE]', x)\n", 2),
+    ],
+)
+def test_what_lost_its_mark_or_has_another_word(tree, llama, text, line):
+    llama.write_text("import os, torch\n" + text)
+    found = findings(tree / "sglang")
+    assert [(file, at) for _, file, at in found] == [("sglang/srt/models/llama.py", line + 1)]
+
+
 def test_nothing_in_a_package_can_be_hidden(tree, llama, tmp_path):
     """A directory that is a link out of the tree is imported all the same; a `pyvenv.cfg` makes no environment."""
     models = llama.parent

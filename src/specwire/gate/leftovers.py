@@ -108,21 +108,18 @@ def _in_file(path: str, file: str, words: Words, unknown: list[str]) -> list[Fin
 
 
 def _taps(data: bytes, file: str) -> list[Finding]:
-    from specwire.patching import marks
+    """Marked lines, and whatever else uses the taps' own name: a formatter or a hand may have been on a line."""
+    from specwire.patching.taps import TappedFile
 
-    if marks.LITERAL not in data:
-        return []
-    comments = _comment_lines(data)
     return [
         Finding(
             "tap",
             file,
-            mark.line,
-            f"{mark.probe} tap{'' if mark.intact else ', edited'}: `specwire remove` takes it out",
+            each.first,
+            f"{each.probe} tap{'' if each.intact else ', edited'}: `specwire remove` takes it out",
             True,
         )
-        for mark in marks.marks(data)
-        if comments is None or mark.line in comments
+        for each in TappedFile(data).found
     ]
 
 

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 # Byte strings, at least one of which stands in every file that holds something for us. Searching for them is
 # all that happens to a clean file, so they are few; what they hit is then looked at line by line.
-NEEDLES = (b"DEBUG", b"_debug", b"breakpoint", b"pdb")
-RARE_NEEDLES = (b"EAGLE", b"DBG", b"_dbg", b"eagle")
+NEEDLES = (b"DEBUG", b"EAGLE", b"_debug", b"breakpoint", b"pdb")
+RARE_NEEDLES = (b"DBG", b"_dbg", b"eagle")
 _STOPS = (b"breakpoint", b"pdb")
 _FLAGS = (b"_debug", b"_dbg")
 
