@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specwire.bench.client import Answer
-from specwire.bench.compare import comparisons
+from specwire.bench.compare import comparisons, rate, slowest
 from specwire.bench.measure import engine_acceptance, figures
 from specwire.bench.run import exit_code
 from specwire.bench.statistics import _t975, quantile, ratio, spread
@@ -130,6 +130,13 @@ def test_less_time_is_better():
     (found,) = comparisons([point("baseline", 100, 101, 99), point("draft", 200, 201, 199)])
     assert found["ratios"]["itl_ms"]["verdict"] == found["verdict"] == "faster"
     assert found["same_answers"] == 1
+
+
+def test_the_slowest_answers_of_all_runs_are_no_faster_than_the_mean():
+    runs = [{"ttft_ms": spread([20.0, 22.0])}, {"ttft_ms": spread([17.0, 19.0])}, {"ttft_ms": spread([])}]
+    assert slowest({"runs": runs}, "ttft_ms") == pytest.approx(21.98)
+    assert slowest({"runs": runs}, "ttft_ms") >= rate({"runs": runs}, "ttft_ms")
+    assert slowest({"runs": [{"ttft_ms": spread([])}]}, "ttft_ms") is None
 
 
 @pytest.mark.parametrize(

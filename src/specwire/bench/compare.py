@@ -43,6 +43,11 @@ def rate(load: Mapping[str, Any], name: str = "tokens_per_second") -> float | No
     return mean([value for run in load["runs"] if (value := figure(run, name)) is not None])
 
 
+def slowest(load: Mapping[str, Any], name: str) -> float | None:
+    """The worst run's 99th percentile: that of one run alone may lie below the mean of all."""
+    return max((value for run in load["runs"] if (value := run[name]["p99"]) is not None), default=None)
+
+
 def figure(run: Mapping[str, Any], name: str) -> float | None:
     value = run[name]
     return value["mean"] if isinstance(value, Mapping) else value

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from specwire.bench.compare import rate
+from specwire.bench.compare import rate, slowest
 from specwire.profile import WORDS
 
 
@@ -119,16 +119,15 @@ def _load_table(points: Sequence[Mapping[str, Any]], number_of_load: int) -> lis
 
 
 def _row(point: Mapping[str, Any], load: Mapping[str, Any]) -> list[str]:
-    last = load["runs"][-1]
-    found = last["acceptance"]
+    found = load["runs"][-1]["acceptance"]
     return [
         point["name"],
         number(rate(load)),
         number(rate(load, "per_user")),
         number(rate(load, "ttft_ms")),
-        number(last["ttft_ms"]["p99"]),
+        number(slowest(load, "ttft_ms")),
         number(rate(load, "itl_ms")),
-        number(last["itl_ms"]["p99"]),
+        number(slowest(load, "itl_ms")),
         f"{found['length']:.2f}" if found else "-",
         str(len(load["runs"])),
     ]

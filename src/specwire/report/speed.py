@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from specwire.bench.compare import rate
+from specwire.bench.compare import rate, slowest
 from specwire.bench.render import acceptance_words, load_words, number
 from specwire.profile import WORDS
 from specwire.report.blocks import Block, Figure, Heading, Table, Text
@@ -109,8 +109,8 @@ def _compared(each: Mapping[str, Any]) -> Interval:
 
 
 def _figures(name: str, load: Mapping[str, Any]) -> list[str]:
-    rates, last = [run["tokens_per_second"] for run in load["runs"]], load["runs"][-1]
-    found = last["acceptance"]
+    rates = [run["tokens_per_second"] for run in load["runs"]]
+    found = load["runs"][-1]["acceptance"]
     return [
         name,
         number(rate(load)),
@@ -118,9 +118,9 @@ def _figures(name: str, load: Mapping[str, Any]) -> list[str]:
         number(max(rates)),
         number(rate(load, "per_user")),
         number(rate(load, "ttft_ms")),
-        number(last["ttft_ms"]["p99"]),
+        number(slowest(load, "ttft_ms")),
         number(rate(load, "itl_ms")),
-        number(last["itl_ms"]["p99"]),
+        number(slowest(load, "itl_ms")),
         f"{found['length']:.2f}" if found else "-",
         f"{len(rates)}, stopped early" if load["stopped_early"] else str(len(rates)),
     ]
