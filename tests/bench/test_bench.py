@@ -8,6 +8,8 @@ import time
 
 import pytest
 
+from specwire.engine.arguments import CPU_KERNELS
+
 pytestmark = pytest.mark.slow
 SPECWIRE = [sys.executable, "-c", "from specwire.cli import main; main()"]
 QUICK = ["--device", "cpu", "--prompt-length", "8", "--new-tokens", "16", "--requests", "6", "--repeats", "1"]
@@ -39,6 +41,7 @@ def test_baseline_and_drafts_side_by_side(fake_tree, models, tmp_path):
     document = json.loads(done.stdout)
     assert done.returncode == 0, done.stderr
     assert [point["name"] for point in document["points"]] == ["baseline", "draft", "other"]
+    assert all(f"PYTHONPATH={CPU_KERNELS} " in point["launch"] for point in document["points"])  # or no CPU serves it
     assert [(each["point"], each["load"]["value"], each["verdict"]) for each in document["comparisons"]] == [
         ("draft", 1, "faster"), ("draft", 3, "faster"), ("other", 1, "faster"), ("other", 3, "faster"),
     ]  # fmt: skip

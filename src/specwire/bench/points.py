@@ -25,6 +25,7 @@ from specwire.bench.server import (
     running,
     server_info,
 )
+from specwire.engine.arguments import CPU_KERNELS
 from specwire.engine.log import last_error
 from specwire.errors import SpecwireError
 from specwire.profile import read_profile, summarise
@@ -139,9 +140,15 @@ def _how(plan: Plan | None, setting: Setting) -> dict[str, Any]:
         "argv": list(plan.argv),
         "command": list(plan.command),
         "changed_env": changed,
-        "launch": launch_line(plan.argv, {name: value for name, value in changed.items() if name not in _OURS}),
+        "launch": launch_line(plan.argv, _to_copy(changed)),
         "log": str(plan.log),
     }
+
+
+def _to_copy(changed: Mapping[str, str]) -> dict[str, str]:
+    """The variables that this server needs wherever it is started; on a CPU the kernels that stand in are one."""
+    kept = {name: value for name, value in changed.items() if name not in _OURS}
+    return kept | ({"PYTHONPATH": str(CPU_KERNELS)} if "SGLANG_USE_CPU_ENGINE" in kept else {})
 
 
 def _told(failed: ServerFailed) -> dict[str, Any]:
