@@ -111,6 +111,7 @@ def test_a_tap_left_in(papers):
     file.write_text(file.read_text() + marks.marked("tap = 1", "draft-input") + "\n")
     code, step, why = papers.missing()
     assert (code, step) == (1, "tree-clean") and "specwire remove" in why
+    assert papers.ship().stdout.startswith("NOT SIGNED OFF: tree-clean does not hold: ")
 
 
 def test_a_tree_that_is_not_the_releases(papers):

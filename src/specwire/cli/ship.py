@@ -66,7 +66,8 @@ def command(tree, python, target, draft, verified, launch, launch_file, golden, 
 def _lines(document):
     if document["missing"]:
         missing = document["missing"]
-        yield f"NOT SIGNED OFF: {missing['id']} is {missing['state']}: {missing['why']}"
+        how = "cannot be told" if missing["state"] == "unknown" else "does not hold"
+        yield f"NOT SIGNED OFF: {missing['id']} {how}: {missing['why']}"
         return
     yield "SIGNED OFF"
     yield from (f"[OK] {step['id']}: {step['why']}" for step in document["steps"])
