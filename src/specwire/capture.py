@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from specwire.errors import SpecwireError
+from specwire.regular import open_regular
 from specwire.tensorfile import TensorFile, open_tensors
 
 SCHEMA = "specwire.capture/1"
@@ -172,13 +173,16 @@ def _expect(about: dict[str, Any]) -> None:
 
 def _blind(path: Path, rank: int) -> list[dict[str, Any]]:
     try:
-        lines = path.read_text("utf-8", "replace").splitlines()
+        with open_regular(path) as file:
+            lines = file.read().splitlines()
     except FileNotFoundError:
         return []
+    except OSError as error:
+        raise SpecwireError(f"cannot read {path}: {error.strerror or error}") from error
     found = []
     for line in lines:
         try:
             found.append({"rank": rank, **json.loads(line)})
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, RecursionError):
             continue  # the last line of a killed process may be cut
     return found

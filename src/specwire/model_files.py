@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from specwire.errors import SpecwireError, said
+from specwire.regular import read_text
 from specwire.tensorfile import TensorFile, open_tensors
 
 # They change with the library that saved the file, or with how the model is served, not with the model.
@@ -21,7 +22,7 @@ def read_config(directory: Path | str) -> dict[str, Any]:
     if not Path(directory).is_dir():
         raise SpecwireError(f"{directory} is no directory: name the one that holds the model's config.json")
     try:
-        config = json.loads(path.read_text("utf-8"))
+        config = json.loads(read_text(path))
     except FileNotFoundError as error:
         raise SpecwireError(f"{directory} has no config.json: it is no model directory") from error
     except (OSError, ValueError, RecursionError) as error:

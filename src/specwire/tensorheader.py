@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from specwire.errors import SpecwireError
+from specwire.regular import open_regular
 
 HEADER_LIMIT = 32 * 1024 * 1024
 
@@ -78,7 +79,7 @@ def read_header(path: Path) -> tuple[Mapping[str, str], dict[str, Entry]]:
     Raises SpecwireError, with one sentence, for anything that is not exactly a well-formed file.
     """
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             size = os.fstat(file.fileno()).st_size
             start = file.read(8)
             _refuse_pickle(path, start)

@@ -10,6 +10,7 @@ import click
 
 from specwire.cli import _options
 from specwire.errors import SpecwireError, said
+from specwire.regular import read_text
 
 
 @click.group("golden")
@@ -169,7 +170,7 @@ def _numbers(text: str, option: str) -> list[int]:
 
 def _read_prompts(path: Path) -> list[list[int]]:
     try:
-        found: Any = json.loads(path.read_text("utf-8"))
+        found: Any = json.loads(read_text(path))
     except (OSError, ValueError, RecursionError) as error:
         raise SpecwireError(f"cannot read the prompts in {path}: {said(error)}") from error
     if (

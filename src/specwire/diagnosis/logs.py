@@ -7,7 +7,9 @@ the spacing of the dtype's numbers and the digits that were printed.
 from __future__ import annotations
 
 import json
+import os
 import re
+import stat
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -15,6 +17,7 @@ from pathlib import Path
 
 from specwire.errors import SpecwireError
 
+LINE_LIMIT = 16 * 1024 * 1024
 MARK = "[EAGLE3-DEBUG]"
 _FIELD = re.compile(r"(\w+)=(\[(?:[^\[\]]|\[[^\[\]]*\])*\]|\S+)")
 _NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+|nan|inf)", re.I)
@@ -66,9 +69,16 @@ def read_log(path: Path | str) -> list[Line]:
 
 def _text(path: Path | str) -> Iterable[str]:
     if str(path) == "-":
-        return sys.stdin
+        yield from sys.stdin
+        return
     try:
-        return Path(path).read_text("utf-8", "replace").splitlines()
+        with open(path, "rb") as file:  # may be a pipe, as of `ssh HOST cat LOG`
+            if stat.S_ISCHR(os.fstat(file.fileno()).st_mode) and not file.isatty():
+                raise SpecwireError(f"cannot read {path}: a device, no log")
+            while line := file.readline(LINE_LIMIT):
+                if len(line) == LINE_LIMIT:
+                    raise SpecwireError(f"{path} has a line of more than {LINE_LIMIT:,} bytes: it is no log")
+                yield line.decode("utf-8", "replace")
     except OSError as error:
         raise SpecwireError(f"cannot read {path}: {error.strerror or error}") from error
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from specwire.errors import SpecwireError
+from specwire.regular import open_regular, read_text
 from specwire.goldens.golden import SCHEMA, Noise
 
 
@@ -36,7 +37,7 @@ class LogGolden:
 def is_log_golden(path: Path | str) -> bool:
     """Whether the file is JSON (a log golden) rather than safetensors; it is judged by its first bytes."""
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             start = file.read(64).lstrip()
     except OSError as error:
         raise SpecwireError(f"cannot read {path}: {error.strerror or error}") from error
@@ -47,7 +48,7 @@ def open_log_golden(path: Path | str) -> LogGolden:
     """Check a log golden; SpecwireError names the first thing that is wrong."""
     path = Path(path)
     try:
-        document = json.loads(path.read_text("utf-8"))
+        document = json.loads(read_text(path))
         if document.get("schema") != SCHEMA or document.get("kind") != "log":
             raise SpecwireError(
                 f"{path} is no log golden: schema {document.get('schema')!r}, kind {document.get('kind')!r}"

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from specwire.errors import SpecwireError, said
+from specwire.regular import read_text
 from specwire.tensorfile import Entry, TensorFile, open_tensors
 
 INDEX = "model.safetensors.index.json"
@@ -124,7 +125,7 @@ def _weight_map(index: Path) -> dict[str, str]:
             raise SpecwireError(
                 f"{index} has more than {INDEX_LIMIT:,} bytes: no index of a checkpoint is so large."
             )
-        document: Any = json.loads(index.read_text("utf-8"))
+        document: Any = json.loads(read_text(index))
     except (OSError, ValueError, RecursionError) as error:
         raise SpecwireError(f"cannot read {index}: {said(error)}. Copy the checkpoint's index again.") from error
     listed = document.get("weight_map") if isinstance(document, dict) else None

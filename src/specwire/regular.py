@@ -1,0 +1,31 @@
+"""Reads files that came from anywhere: a pipe or a device in a file's place is refused, not waited for."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import BinaryIO
+
+TEXT_LIMIT = 64 * 1024 * 1024
+
+
+def open_regular(path: Path | str) -> BinaryIO:
+    """A regular file, opened for reading. Raises OSError for anything else, a pipe without a writer included."""
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0))
+    mode = os.fstat(handle).st_mode
+    if stat.S_ISREG(mode):
+        return os.fdopen(handle, "rb")
+    os.close(handle)
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(21, "Is a directory", os.fspath(path))
+    raise OSError(22, "no regular file: a pipe, a device or a socket", os.fspath(path))
+
+
+def read_text(path: Path | str) -> str:
+    """A small text file. Raises OSError, also when it has more than 64 MB, and ValueError when it is no UTF-8."""
+    with open_regular(path) as file:
+        data = file.read(TEXT_LIMIT + 1)
+    if len(data) > TEXT_LIMIT:
+        raise OSError(27, f"more than {TEXT_LIMIT:,} bytes", os.fspath(path))
+    return data.decode("utf-8")
