@@ -22,6 +22,7 @@ def check(evidence: Evidence) -> Cause | None:
     if evidence.sample and set(evidence.found) & set(evidence.trained) and not flag:
         return None  # one of the slots, alone: slot-count
     what = "the final states after the norm" if final else "not the final states of this golden"
+    what = "of one hidden size only" if evidence.alone else what
     return Cause(
         "certain" if final or flag in ("EAGLE", "NEXTN") else "likely",
         f"the draft received states {evidence.width} wide where {slots * hidden} ({slots} x {hidden}) were "

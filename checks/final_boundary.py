@@ -8,7 +8,7 @@ Fix: capture after the loop, before the final norm.
 
 from specwire.diagnosis.alterations import one_slot
 from specwire.diagnosis.case import Case
-from specwire.diagnosis.evidence import Cause, Evidence
+from specwire.diagnosis.evidence import Cause, Evidence, NotSeen
 from specwire.diagnosis.fits import is_final
 from specwire.diagnosis.hints import listed
 
@@ -16,6 +16,27 @@ FIX = "capture after the layer loop, before the final norm: a loop over layers' 
 
 
 def check(evidence: Evidence) -> Cause | None:
+    return _by_the_head(evidence) if evidence.alone else _by_the_golden(evidence)
+
+
+def _by_the_head(evidence: Evidence) -> Cause | None:
+    """Without a golden: what is captured for the last boundary must give the returned logprobs, after the norm."""
+    if evidence.golden.layers not in evidence.trained:
+        raise NotSeen("no golden to compare with")
+    found = evidence.self_check
+    wrong = next((one for one in found.others if one.state == "fails" and "dump" not in one.name), None)
+    if wrong is None or found.state != "holds":
+        return None
+    sound = next((one for one in found.others if one.state == "holds"), None)
+    return Cause(
+        "certain" if sound else "likely",
+        f"{wrong.name} misses the returned {found.by} by up to {wrong.worst:.2g} in {wrong.failed} of {wrong.rows} rows, "
+        f"where {(sound or found.end).name} gives them to {(sound or found.end).worst:.1g}",
+        FIX, steps=1,
+    )
+
+
+def _by_the_golden(evidence: Evidence) -> Cause | None:
     last, trained, found = evidence.golden.layers, evidence.trained, evidence.found
     if last not in trained:
         return None

@@ -98,6 +98,26 @@ def test_llama_matches_at_one_and_two_ranks(llama, ranks):
     assert all(slot["rel_l2"] <= 1e-4 for slot in found["slots"])
 
 
+def test_without_a_golden_the_head_vouches_for_the_states_and_nothing_is_called_a_match(tmp_path):
+    folder = made(tmp_path / "llama", "llama", "--draft", "accepted")
+    models = ("--target", folder / "target", "--draft", folder / "draft")
+    done = specwire("verify", "installed", *models, "--new-tokens", 12, "--out", tmp_path / "out", "--json")
+    found = json.loads(done.stdout)
+    assert (done.returncode, found["verdict"], found["causes"], found["tree_restored"]) == (3, "inconclusive", [], True)
+    check = found["self_check"]
+    assert (check["state"], check["by"]) == ("holds", "logprobs")
+    assert [one["name"] for one in check["subjects"]] == ["forward-end", "boundary 8 at hidden-state-dump"]
+    # 25 rows of the prompts' own tokens and 3 or more that said something; no row but its own gives a row's logprob.
+    assert all(one["rows"] > 28 and one["worst"] < 1e-5 < 1 < one["other_rows"] for one in check["subjects"])
+    assert {slot["state"] for slot in found["slots"]} == {"not-compared"}
+    seen = found["acceptance"]
+    assert seen["length"] > 1.5 and seen["verifications"] >= 8 and seen["pattern"] is None
+    # The same capture fails by the head of another target.
+    other = made(tmp_path / "other", "llama", "--seed", "1")
+    failed = specwire("check", "--target", other / "target", "--capture", tmp_path / "out/capture", "--json")
+    assert failed.returncode == 1 and [one["id"] for one in json.loads(failed.stdout)["causes"]] == ["stream-end"]
+
+
 def test_taps_on_off_and_absent_give_the_same_tokens(llama, tmp_path):
     view = tmp_path / "view"
     assert specwire("apply", "installed", "--overlay", view, "--group", "debug", "--group", "capture").returncode == 0

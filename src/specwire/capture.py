@@ -13,6 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from specwire.answers import Answers, read_answers
 from specwire.errors import SpecwireError
 from specwire.regular import open_regular
 from specwire.tensorfile import TensorFile, open_tensors
@@ -81,6 +82,11 @@ class Event:
         breaks = [i for i, (a, b) in enumerate(zip(self.positions, self.positions[1:]), 1) if b != a + 1]
         return [(a, b - a, None) for a, b in zip([0, *breaks], [*breaks, len(self.positions)])]
 
+    @property
+    def slots(self) -> array:
+        """The engine's numbers for the batch's requests, used again when one has ended; empty if not recorded."""
+        return self._integers("req_pool_indices") or array("q")
+
     def _integers(self, name: str) -> array | None:
         entry = self.file.tensors.get(name)
         if entry is None or len(entry.shape) != 1 or entry.dtype not in ("I64", "I32"):
@@ -106,6 +112,11 @@ class Capture:
     @property
     def world_size(self) -> int:
         return max((int(event.about.get("world_size") or 1) for event in self.events), default=0)
+
+    @cached_property
+    def answers(self) -> Answers | None:
+        """What the engine answered in this run, if `specwire run` kept it."""
+        return read_answers(self.path)
 
     def at(self, site: str, *, prefill: bool = True, rank: int | None = None) -> list[Event]:
         return [

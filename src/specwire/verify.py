@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from specwire.answers import Answers, answer, write_answers
 from specwire.diagnosis.check import check_capture
 from specwire.diagnosis.context import Rule, make_context
 from specwire.errors import SpecwireError
@@ -35,13 +36,15 @@ class Job:
     tree: Tree
     target: Path
     draft: Path
-    golden: Path
+    golden: Path | None
     ranks: int
     device: str
     python: str
     engine_arguments: tuple[str, ...] = ()
     probes: tuple[str, ...] = ()
     timeout: float | None = None
+    tokens: tuple[tuple[int, ...], ...] = ()  # without a golden: the prompts; default ones when there is none
+    new_tokens: int = 2  # the second takes one step of the draft, whose head and vocabulary map are judged too
 
 
 def check_job(job: Job) -> None:
@@ -49,14 +52,22 @@ def check_job(job: Job) -> None:
 
     Nothing has been booted or written by then.
     """
-    golden = open_golden(job.golden)
     target = text_config(read_config(job.target))
-    check_token_ids([prompt.token_ids for prompt in golden.prompts], target["vocab_size"], str(job.golden))
+    check_token_ids(_prompts(job), target["vocab_size"], str(job.golden or "--tokens"))
     if not read_config(job.draft).get("architectures"):
         raise SpecwireError(f"{job.draft}/config.json names no architecture: is this a draft model's directory?")
     for role, place in (("target", job.target), ("draft", job.draft)):
         if not any(place.glob("*.safetensors")) and not any(place.glob("*.bin")):
             raise SpecwireError(f"the {role}'s directory {place} holds no weights (*.safetensors or *.bin)")
+
+
+def _prompts(job: Job) -> list[list[int]]:
+    """The golden's prompts, those that were given, or short default ones."""
+    if job.golden:
+        return [list(prompt.token_ids) for prompt in open_golden(job.golden).prompts]
+    from specwire.goldens.build import default_prompts
+
+    return [list(ids) for ids in job.tokens] or default_prompts(text_config(read_config(job.target))["vocab_size"])
 
 
 def verify(job: Job, out: Path, progress: Progress) -> dict[str, Any]:
@@ -68,7 +79,7 @@ def verify(job: Job, out: Path, progress: Progress) -> dict[str, Any]:
     before = fingerprint(job.tree)
     view = patched_view(job, out / "tree", progress)
     result = run(job, view, out, progress)
-    progress("comparing with the golden")
+    progress("comparing with the golden" if job.golden else "comparing the last states with the answers")
     document = check_run(job, out)
     document["tree_restored"] = restored(view, job.tree) and fingerprint(job.tree) == before
     document["run"] = run_record(job, out, result)
@@ -93,21 +104,35 @@ def run(job: Job, view: Path, out: Path, progress: Progress) -> EngineResult:
     if captures.exists() and any(captures.iterdir()):
         raise SpecwireError(f"{captures}: holds captures of an earlier run. Name a new directory with --out.")
     captures.mkdir(parents=True, exist_ok=True)
-    return run_engine(
+    prompts = _prompts(job)
+    boundaries = {} if job.golden else {"EAGLE3_CAPTURE_BOUNDARIES": str(_layers(job))}
+    result = run_engine(
         view,
         job.target,
         job.draft,
-        [[list(prompt.token_ids)] for prompt in open_golden(job.golden).prompts],
+        [[ids] for ids in prompts],
         tp=job.ranks,
         device=job.device,
         extra_args=list(job.engine_arguments),
-        env={"EAGLE3_CAPTURE_DIR": str(captures), "EAGLE3_DEBUG": "1"},
+        env={"EAGLE3_CAPTURE_DIR": str(captures), "EAGLE3_DEBUG": "1", **boundaries},
         out=out,
-        max_new_tokens=2,  # the second takes one step of the draft, whose head and vocabulary map are judged too
+        max_new_tokens=job.new_tokens,
         python=job.python,
         on_progress=progress,
         timeout=job.timeout,
+        logprobs=job.golden is None,
     )
+    said = [
+        answer(ids, completion.output_ids, completion.meta, number)
+        for number, (ids, batch) in enumerate(zip(prompts, result.batches, strict=True))
+        for completion in batch
+    ]
+    write_answers(captures, Answers(tuple(said), job.ranks))
+    return result
+
+
+def _layers(job: Job) -> int:
+    return text_config(read_config(job.target))["num_hidden_layers"]
 
 
 def check_run(job: Job, out: Path) -> dict[str, Any]:
@@ -152,7 +177,7 @@ def run_record(job: Job, out: Path, result: EngineResult) -> dict[str, Any]:
         "version": job.tree.version,
         "target": str(job.target),
         "draft": str(job.draft),
-        "golden": str(job.golden),
+        "golden": str(job.golden) if job.golden else None,
         "device": job.device,
         "engine_arguments": list(job.engine_arguments),
         "seconds": round(result.boot_seconds + result.generate_seconds, 1),

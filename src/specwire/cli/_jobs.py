@@ -23,7 +23,9 @@ def job_options(function: Callable[..., Any]) -> Callable[..., Any]:
             click.argument("engine_arguments", nargs=-1, type=click.UNPROCESSED, metavar="[-- ENGINE ARGS]"),
             click.option("--target", required=True, type=click.Path(path_type=Path), help="The target model's directory."),
             click.option("--draft", required=True, type=click.Path(path_type=Path), help="The draft model's directory."),
-            click.option("--golden", required=True, type=click.Path(path_type=Path), help="The golden file to compare with."),
+            click.option("--golden", type=click.Path(path_type=Path), help="The golden file to compare with. Without one: the self-check."),
+            click.option("--tokens", multiple=True, metavar="IDS", help="Without a golden: token ids of one prompt, such as 3,4,5; may be repeated."),
+            click.option("--new-tokens", type=click.IntRange(1), metavar="N", help="How many tokens to generate [default: 2; without a golden 8]."),
             click.option("--tp", "ranks", default=1, show_default=True, type=click.IntRange(1), help="Ranks: GPUs, or CPU processes."),
             click.option("--device", default="auto", show_default=True, type=click.Choice(["auto", "cuda", "cpu"])),
             click.option("--probe", "names", multiple=True, metavar="NAME", help="Tap with this probe [default: all debug probes]."),
@@ -34,16 +36,28 @@ def job_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-def job_of(tree, python, engine_arguments, target, draft, golden, ranks, device, names, timeout):
+def job_of(tree, python, engine_arguments, target, draft, golden, tokens, new_tokens, ranks, device, names, timeout):
     """The job that the options name. Raises SpecwireError when there is no such tree or probe."""
     from specwire.patching.surgery import chosen
     from specwire.trees.tree import Tree
     from specwire.verify import Job
 
+    if golden and tokens:
+        raise SpecwireError("a golden has prompts of its own: give --golden or --tokens, not both")
+    if golden is None and not names:
+        names = (*chosen((), ()), "hidden-state-dump")  # its last boundary is the stream before the final norm
     return Job(
         Tree.find(tree, python), target, draft, golden, ranks, device, python or sys.executable,
         tuple(engine_arguments), tuple(chosen(names, ())), timeout,
+        tuple(_ids(text) for text in tokens), new_tokens or (2 if golden else 8),
     )
+
+
+def _ids(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError as error:
+        raise SpecwireError(f"--tokens {text}: write token ids with commas between them, such as 3,4,5") from error
 
 
 @contextlib.contextmanager

@@ -14,7 +14,9 @@ from specwire.trees.tree import Tree
 
 @click.command("check")
 @click.option(
-    "--golden", required=True, type=click.Path(path_type=Path), help="The golden file to compare with."
+    "--golden",
+    type=click.Path(path_type=Path),
+    help="The golden file to compare with. Without one: the self-check of --capture by the --target's own head.",
 )
 @click.option(
     "--capture", type=click.Path(path_type=Path), help="Capture directory of a run (EAGLE3_CAPTURE_DIR)."
@@ -31,11 +33,18 @@ from specwire.trees.tree import Tree
 @click.option(
     "--accept-length", type=float, help="The acceptance length that was seen; a hint, never a proof."
 )
+@click.option(
+    "--beside",
+    multiple=True,
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="Capture of another run of the same system, on other ranks, whose acceptance is set beside this one's.",
+)
 @click.option("--html", type=_options.OutFile(), metavar="FILE", help="Also write one self-contained page.")
 @_options.quiet
 @_options.as_json
 def command(
-    golden: Path,
+    golden: Path | None,
     capture: Path | None,
     log: Path | None,
     target: Path | None,
@@ -43,15 +52,20 @@ def command(
     tree: str | None,
     launch: str | None,
     accept_length: float | None,
+    beside: tuple[Path, ...],
     html: Path | None,
     quiet: bool,
     as_json: bool,
 ) -> int:
     """Compare a capture, or a log, with a golden and name the cause.
 
-    Exits 0 for a match, 1 for a mismatch, 3 when something needed for a verdict was missing.
+    Exits 0 for a match, 1 for a mismatch, 3 when something needed for a verdict was missing. Without a golden that
+    is always so, unless something is found to be wrong: lm_head(norm(last state)) must give the returned logprobs,
+    which shows whose states were captured, and not whether the draft was trained on these layers.
 
+    \b
     Example: specwire check --golden golden/target.safetensors --capture out/capture --draft models/draft
+             specwire check --target models/target --capture out/capture
     """
     from specwire.diagnosis.check import EXIT, check_capture
     from specwire.diagnosis.context import make_context
@@ -59,12 +73,15 @@ def command(
 
     if (capture is None) == (log is None):
         raise SpecwireError("give either --capture DIR or --log FILE to check")
+    if golden is None and log is not None:
+        raise SpecwireError("a log holds five values of a state: give --golden FILE to compare them with")
     context = make_context(
         target=target,
         draft=draft,
         launch=launch,
         accept_length=accept_length,
         tree=Tree.find(tree) if tree else None,
+        beside=beside,
     )
     if capture:
         document = check_capture(golden, capture, context)

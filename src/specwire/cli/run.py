@@ -16,6 +16,8 @@ from specwire.cli import _options as options
 def command(out, as_json, quiet, **job):
     """Run the patched engine on the golden's tokens and capture; compare later with `specwire check`.
 
+    Without a golden it runs on --tokens, or on short prompts of its own, and keeps the logprobs for the self-check.
+
     A TREE without taps is left alone: the run uses a patched view of it in DIR/tree.
 
     \b
@@ -35,5 +37,6 @@ def command(out, as_json, quiet, **job):
         options.emit({"schema": "specwire.run/1", **record, "capture": str(place / "capture")})
     else:
         print(f"captured: {place / 'capture'} (engine's log: {record['log']}, {record['seconds']} s)")
-        print(f"next: specwire check --golden {found.golden} --capture {place / 'capture'}")
+        by = f"--golden {found.golden}" if found.golden else f"--target {found.target} --draft {found.draft}"
+        print(f"next: specwire check {by} --capture {place / 'capture'}")
     return 0

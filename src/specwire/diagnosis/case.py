@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from specwire.capture import open_capture
 from specwire.capture_write import write_event, write_prefill
+from specwire.diagnosis.case_said import SEQUENCE
 from specwire.diagnosis.context import Context, make_context
 from specwire.diagnosis.evidence import Evidence
 from specwire.diagnosis.gather import gather
@@ -44,7 +45,7 @@ class Case:
     states, world)` likewise, for each rank. `known` and `residuals` say what the golden holds, `id_shift` by
     how much the draft's token ids are shifted, `positions(ids)` gives other positions than 0, 1, ...,
     `forward_end` is metadata of such an event, `draft_run` says how a small draft is run, see
-    `specwire.diagnosis.case_draft`. `context` is for `make_context`; in it `draft` is a config and `draft_weights` maps
+    `specwire.diagnosis.case_draft`; `said` how the target's end is told, see `specwire.diagnosis.case_said`. `context` is for `make_context`; in it `draft` is a config and `draft_weights` maps
     names to shapes.
     """
 
@@ -61,6 +62,7 @@ class Case:
     positions: Callable[[Sequence[int]], Sequence[int]] | None = None
     forward_end: Mapping[str, Any] | None = None
     draft_run: Mapping[str, Any] | None = None
+    said: Mapping[str, Any] | None = None
     context: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -105,16 +107,21 @@ def evidence_of(case: Case, folder: Path) -> Evidence:
 
                 write_draft_run(folder, capture, rank, prompt, ids, states, case.draft_run)
                 continue
-            write_prefill(capture, rank, case.ranks, prompt, ids, states, case.id_shift, positions)
+            write_prefill(capture, rank, case.ranks, SEQUENCE * prompt + 1, ids, states, case.id_shift, positions)
         if case.forward_end:
             write_event(
                 capture,
                 rank,
-                len(PROMPTS),
+                SEQUENCE * len(PROMPTS),
                 "forward-end",
                 {"hidden_states": world["final_norm"]},
                 **case.forward_end,
             )
+    if case.said is not None:
+        from specwire.diagnosis.case_said import write_said
+
+        worlds = [World(prompt, heard(prompt, NOISE[case.dtype])) for prompt in range(len(PROMPTS))]
+        write_said(folder, capture, worlds, case.ranks, case.dtype, LAYERS, case.said)
     return gather(open_golden(golden), open_capture(capture), context_of(case, folder))
 
 
@@ -127,6 +134,8 @@ def context_of(case: Case, folder: Path) -> Context:
     if case.draft_run is not None:
         options |= {"draft": folder / "draft", "target": folder / "target"}
         return make_context(**options)
+    if case.said is not None:
+        return make_context(**options, target=folder / "target")
     for role in options.keys() & {"draft", "target"}:
         place = folder / role
         place.mkdir(exist_ok=True)

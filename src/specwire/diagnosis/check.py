@@ -8,6 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from specwire.capture import open_capture
+from specwire.diagnosis.acceptance import described
+from specwire.diagnosis.acceptance import document as acceptance_document
+from specwire.diagnosis.alone import no_golden, self_check_document
+from specwire.diagnosis.alone import reasons as alone_reasons
 from specwire.diagnosis.compare import between_repeats, one_thread
 from specwire.diagnosis.context import Context
 from specwire.diagnosis.document import distances, number, rows, slot_document
@@ -41,15 +45,20 @@ class Facts:
     origin: str
 
 
-def check_capture(golden: Path | str, capture: Path | str, context: Context | None = None) -> dict[str, Any]:
+def check_capture(
+    golden: Path | str | None, capture: Path | str, context: Context | None = None
+) -> dict[str, Any]:
     """Compare a capture directory with a golden file and diagnose what differs.
+
+    Without a golden nothing is compared: the self-check and the draft's side are all there is, and no verdict is
+    `match`. The context must then name the target.
 
     Returns the document of CONTRACT's `check`; `EXIT[document["verdict"]]` is the exit code. Raises
     SpecwireError for files that cannot be used.
     """
-    golden_file, recorded = open_golden(golden), open_capture(capture)
+    recorded, context = open_capture(capture), context or Context()
     with one_thread():
-        return examine(gather(golden_file, recorded, context or Context()))
+        return examine(gather(open_golden(golden) if golden else no_golden(recorded, context), recorded, context))
 
 
 def examine(evidence: Evidence) -> dict[str, Any]:
@@ -65,14 +74,14 @@ def examine(evidence: Evidence) -> dict[str, Any]:
             [sum(piece.count for piece in evidence.pieces if piece.prompt == prompt), evidence.width]
             if first
             else None,
-            [len(golden.prompts[prompt].token_ids), golden.hidden * len(golden.trained)],
+            None if evidence.alone else [len(golden.prompts[prompt].token_ids), golden.hidden * len(golden.trained)],
             len(ranks_seen(evidence)),
-            ranks_agree(evidence) if first else None,
-            max(between.values(), default=0.0) if first else None,
+            ranks_agree(evidence) if first and not evidence.alone else None,
+            max(between.values(), default=0.0) if first and not evidence.alone else None,
             between_repeats(evidence.pieces),
             sum(piece.count for piece in evidence.pieces),
-            max(evidence.floor(k).measured for k in golden.trained),
-            evidence.floor(golden.trained[-1]).source,
+            None if evidence.alone else max(evidence.floor(k).measured for k in golden.trained),
+            "no golden" if evidence.alone else evidence.floor(golden.trained[-1]).source,
             _reasons(evidence, slots),
             str(evidence.capture.path),
         ),
@@ -82,6 +91,7 @@ def examine(evidence: Evidence) -> dict[str, Any]:
 def report(evidence: Evidence, slots: list[Slot], facts: Facts) -> dict[str, Any]:
     """The document of `check`, with the verdict and the causes."""
     causes, checks = diagnose(evidence)
+    seen = evidence.acceptance
     verdict = _verdict(slots, causes, facts.reasons)
     golden = evidence.golden
     return {
@@ -113,13 +123,21 @@ def report(evidence: Evidence, slots: list[Slot], facts: Facts) -> dict[str, Any
         ],
         "distances": distances(evidence),
         "rows": rows(evidence),
+        "self_check": self_check_document(evidence),
+        "acceptance": {**acceptance_document(seen), "said": described(seen)},
         "causes": [
-            {"id": cause.id, "confidence": cause.confidence, "evidence": cause.evidence, "fix": cause.fix}
+            {
+                "id": cause.id,
+                "confidence": cause.confidence,
+                "evidence": cause.evidence,
+                "fix": cause.fix,
+                "acceptance_agrees": cause.id in seen.points_to,
+            }
             for cause in causes
         ],
         "checks": checks,
         "notes": list(evidence.notes),
-        "golden": {"path": str(golden.path), "target": golden.target, "source": golden.source},
+        "golden": {"path": None if evidence.alone else str(golden.path), "target": golden.target, "source": golden.source},
         "compared": facts.origin,
     }
 
@@ -145,7 +163,10 @@ def diagnose(evidence: Evidence) -> tuple[list[Cause], list[dict[str, str]]]:
             lines.append({"id": name, "state": "ok", "why": ""})
     if any(cause.confidence != "possible" and not cause.last_resort for cause in causes):
         causes = [cause for cause in causes if not cause.last_resort]
-    causes.sort(key=lambda cause: (_ORDER.index(cause.confidence), cause.steps, cause.id))
+    likelier = evidence.acceptance.points_to  # among causes that fit equally well, and nowhere else
+    causes.sort(
+        key=lambda cause: (_ORDER.index(cause.confidence), cause.steps, cause.id not in likelier, cause.id)
+    )
     return causes, lines
 
 
@@ -167,11 +188,11 @@ def ranks_agree(evidence: Evidence) -> bool:
 
 def _reasons(evidence: Evidence, slots: list[Slot]) -> list[str]:
     """Why there can be no verdict of `match`, though nothing is known to be wrong."""
-    reasons = []
+    reasons = alone_reasons(evidence) if evidence.alone else []
     if not evidence.pieces:
         blind = {f"{line.get('site')}: {line.get('reason')}" for line in evidence.capture.blind}
         reasons.append(
-            "no states of the golden's prompts were captured"
+            ("no prompt's states were captured" if evidence.alone else "no states of the golden's prompts were captured")
             + (f" (taps could not look: {', '.join(sorted(blind))})" if blind else "")
         )
     elif evidence.site != "draft-input":
@@ -191,7 +212,9 @@ def _reasons(evidence: Evidence, slots: list[Slot]) -> list[str]:
     if evidence.odd_ranks:
         reasons.append(f"rank {', '.join(map(str, evidence.odd_ranks))} recorded other rows than the first")
     reasons += [
-        f"slot {slot.slot}: {slot.why}" for slot in slots if slot.state == "not-compared" and evidence.pieces
+        f"slot {slot.slot}: {slot.why}"
+        for slot in slots
+        if slot.state == "not-compared" and evidence.pieces and not evidence.alone
     ]
     return reasons
 

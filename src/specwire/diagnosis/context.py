@@ -47,6 +47,7 @@ class Context:
     rule: Rule | None = None
     accept_length: float | None = None
     tree: Tree | None = None
+    beside: tuple[Path, ...] = ()  # captures of other runs of the same system, on other ranks
 
     @property
     def algorithm(self) -> str | None:
@@ -111,6 +112,7 @@ def make_context(
     rule: Rule | None = None,
     accept_length: float | None = None,
     tree: Tree | None = None,
+    beside: Sequence[Path] = (),
 ) -> Context:
     """Read the configs that were named; SpecwireError when one of them cannot be read.
 
@@ -129,6 +131,7 @@ def make_context(
         rule,
         accept_length,
         tree,
+        tuple(beside),
     )
 
 

@@ -14,11 +14,15 @@ from specwire.diagnosis.context import Context
 from specwire.diagnosis.noise import Floor, floor
 from specwire.goldens.golden import Golden
 from specwire.goldens.log import LogGolden
+from specwire.goldens.none import NoGolden
 
 if TYPE_CHECKING:
     import torch
 
+    from specwire.diagnosis.acceptance import Acceptance
     from specwire.diagnosis.draft_side import DraftSide
+    from specwire.diagnosis.self_check import SelfCheck
+    from specwire.diagnosis.transcript import Transcript
 
 
 @dataclass(frozen=True)
@@ -65,7 +69,7 @@ class Sample:
 class Evidence:
     """What reached the draft, beside what should have. Tensors are read when a check asks for them."""
 
-    golden: Golden | LogGolden
+    golden: Golden | LogGolden | NoGolden
     context: Context
     site: str
     width: int | None
@@ -87,6 +91,11 @@ class Evidence:
         return self.golden.trained
 
     @property
+    def alone(self) -> bool:
+        """Whether there is no golden: then no boundary is known, and `trained` is only what the engine says."""
+        return isinstance(self.golden, NoGolden)
+
+    @property
     def slot_count(self) -> int:
         """How many target hidden sizes wide the states are; 0 when that is not a whole number."""
         if not self.width or self.width % self.golden.hidden:
@@ -102,7 +111,7 @@ class Evidence:
         """The sampled rows; NotSeen when no row of the golden's prompts was captured, or none of a known
         width."""
         if self.sample is None:
-            raise NotSeen("no captured rows to look at")
+            raise NotSeen("no golden to compare with" if self.alone else "no captured rows to look at")
         return self.sample
 
     @cached_property
@@ -122,6 +131,36 @@ class Evidence:
         from specwire.diagnosis.draft_side import draft_side
 
         return draft_side(self)
+
+    @cached_property
+    def transcript(self) -> Transcript:
+        """The run's requests, as the target's forwards show them; NotSeen for a log, which has no batches."""
+        from specwire.diagnosis.transcript import transcript
+
+        if self.capture is None:
+            raise NotSeen("a log does not hold whole states")
+        return transcript(self.capture, self.capture.answers)
+
+    @cached_property
+    def self_check(self) -> SelfCheck:
+        """Whether the target's head makes the answer of the last states; NotSeen when it cannot be asked."""
+        from specwire.diagnosis.head import head_of
+        from specwire.diagnosis.self_check import self_check
+
+        said, head = self.transcript, head_of(self.context)
+        layers = head.config["num_hidden_layers"]
+        captured = next((event.about["captured"] for event in self.capture.events if event.about.get("captured")), [])
+        return self_check(said, head, layers, captured.index(layers) if layers in captured else None)
+
+    @cached_property
+    def acceptance(self) -> Acceptance:
+        """How drafts were accepted in this run and in those beside it: a prior, which makes no cause."""
+        from specwire.diagnosis.acceptance import acceptance, of_capture
+
+        given = self.context.accept_length
+        if self.capture is None:
+            return acceptance(None, None, 1, given)
+        return of_capture(self.capture, given, self.context.beside, self.transcript)
 
     # Which boundary is in which slot.
     def errors(self, slot: int, boundary: int) -> list[float]:

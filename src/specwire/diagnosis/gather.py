@@ -12,12 +12,13 @@ from specwire.diagnosis.compare import Comparison, compare, locate, matched_rank
 from specwire.diagnosis.context import Context
 from specwire.diagnosis.evidence import Evidence, Sample
 from specwire.goldens.golden import Golden
+from specwire.goldens.none import NoGolden
 
 SAMPLE_ELEMENTS = 1024 * 1024
 SAMPLE_ROWS = 512
 
 
-def gather(golden: Golden, capture: Capture, context: Context) -> Evidence:
+def gather(golden: Golden | NoGolden, capture: Capture, context: Context) -> Evidence:
     """Align the capture with the golden, compare all of its rows, and look closely at some."""
     site, events = _main_events(capture)
     alignment = align(events, golden)
@@ -28,7 +29,7 @@ def gather(golden: Golden, capture: Capture, context: Context) -> Evidence:
     comparison = None
     if slots == len(golden.trained) and all(golden.has(f"boundary.{k}") for k in golden.trained):
         comparison = compare(by_rank, golden, golden.trained, golden.hidden)
-    sample = _sample(golden, by_rank, slots, comparison) if lead and slots else None
+    sample = _sample(golden, by_rank, slots, comparison) if lead and slots and golden.boundaries else None
     return Evidence(
         golden,
         context,

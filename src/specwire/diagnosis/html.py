@@ -66,7 +66,7 @@ def _head(document: dict[str, Any]) -> str:
     agree = {True: "all equal", False: "they differ", None: "-"}[document["ranks_agree"]]
     facts = {
         "target": document["golden"]["target"],
-        "golden": f"{document['golden']['path']} ({document['golden']['source']})",
+        "golden": f"{document['golden']['path'] or 'none'} ({document['golden']['source']})",
         "compared": f"{document['compared']}, {document['rows_compared']} rows at {document['site']}",
         "target side": document["target_side"],
         "concat": f"{document['concat_shape']} {document['dtype'] or ''}, golden "
@@ -74,6 +74,12 @@ def _head(document: dict[str, Any]) -> str:
         "ranks": f"{document['ranks']} ({agree})" if document["ranks"] > 1 else str(document["ranks"]),
         "noise floor": f"{_short(document['noise_floor'])}, {document['noise_source']}",
     }
+    found = document["self_check"]
+    if found["subjects"]:
+        told = "; ".join(f"{one['name']} {one['state']}, {one['rows']} rows" for one in found["subjects"])
+        facts["self-check"] = f"lm_head(norm(x)) against returned {found['by']}: {told}"
+    if document["acceptance"]["said"]:
+        facts["acceptance"] = document["acceptance"]["said"]
     rows = "".join(f"<dt>{name}</dt><dd>{escape(str(value))}</dd>" for name, value in facts.items())
     why = "".join(f"<li>{escape(reason)}</li>" for reason in document["why"])
     return (
@@ -241,6 +247,8 @@ def _checks(document: dict[str, Any]) -> str:
 
 
 def _command(document: dict[str, Any]) -> str:
+    if document["golden"]["path"] is None:
+        return f"specwire check --target TARGET --capture {document['compared']}"
     kind = "--capture" if document["distances"] is None or document.get("rows") else "--log"
     return f"specwire check --golden {document['golden']['path']} {kind} {document['compared']}"
 

@@ -57,6 +57,8 @@ def _slot(evidence: Evidence, slot: int) -> Slot:
             expected,
             golden5=_first5_golden(evidence, expected),
         )
+    if evidence.alone:
+        return Slot(slot, "not-compared", "no golden to compare with", None, first5=_first5(evidence, slot))
     nearest, distance = evidence.nearest[slot]
     basics = dict(
         nearest=nearest,

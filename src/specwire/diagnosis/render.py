@@ -5,16 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from specwire.diagnosis.acceptance import ENOUGH
+
 _COLOURS = {"match": "32", "mismatch": "31", "inconclusive": "33", "not-compared": "33"}
 
 
 def render_text(document: dict[str, Any], colour: bool = False) -> str:
     """Verdict, one line per slot with the golden's values below the captured ones, then the causes with their
     fix."""
-    blocks = [_headline(document, colour), *_slots(document, colour)]
+    alone = document["golden"]["path"] is None
+    blocks = [*_alone(document, colour)] if alone else [_headline(document, colour), *_slots(document, colour)]
     if document["why"]:
         blocks.append("no verdict, because:\n" + "\n".join(f"  - {reason}" for reason in document["why"]))
     blocks += [_cause(number, cause) for number, cause in enumerate(document["causes"], 1)]
+    seen = document["acceptance"]
+    if seen["pattern"] or seen["verifications"] >= ENOUGH:
+        blocks.append(seen["said"])
     if document["verdict"] == "mismatch" and not document["causes"]:
         blocks.append("no check knows this fault: the numbers above are all there is")
     if notes := document["notes"]:
@@ -40,6 +46,38 @@ def _headline(document: dict[str, Any], colour: bool) -> str:
         f"noise     {_short(document['noise_floor'])} ({document['noise_source']})" + _repeats(document),
     ]
     return "\n".join(lines)
+
+
+def _alone(document: dict[str, Any], colour: bool) -> list[str]:
+    """Without a golden: what the self-check compared, and the slots' first values as they were captured."""
+    found = document["self_check"]
+    lines = [
+        f"{_paint(document['verdict'].upper(), document['verdict'], colour)}  no golden; self-check {found['state']}",
+        f"target    {document['golden']['target']}",
+        f"concat    {document['concat_shape'] or 'none'} {document['dtype'] or ''}   ranks {document['ranks']}",
+    ]
+    slots = [f"slot {slot['slot']}    {_five(slot['hs_first5'])}" for slot in document["slots"] if slot["hs_first5"]]
+    if not found["subjects"]:
+        return ["\n".join(lines + slots)]
+    head = ("lm_head(norm(x)) against returned " + found["by"], "rows", "rows off", "worst", "bound", "other rows", "")
+    rows = [head] + [
+        (
+            f"{one['name']}, {one['way']}" if one["way"] else one["name"],
+            str(one["rows"]),
+            str(one["failed_rows"]),
+            _short(one["worst"]),
+            _short(one["bound"]),
+            _short(one["other_rows"]),
+            one["state"] + (f": {one['why']}" if one["why"] else ""),
+        )
+        for one in found["subjects"]
+    ]
+    widths = [max(len(row[i]) for row in rows) for i in range(6)]
+    table = [
+        "  ".join([row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:])), row[6]])
+        for row in rows
+    ]
+    return ["\n".join(lines + slots), "\n".join(line.rstrip() for line in table)]
 
 
 def _sites(document: dict[str, Any]) -> list[str]:

@@ -39,7 +39,10 @@ def main(job_file: str) -> None:
     engine = _boot(job["argv"])
     booted = time.monotonic()
     print(f"specwire: engine up after {booted - started:.1f} s", flush=True)
-    batches = [_generate(engine, prompts, job["sampling_params"]) for prompts in job["batches"]]
+    asked = {"sampling_params": job["sampling_params"]}
+    if job.get("logprobs"):
+        asked |= {"return_logprob": True, "logprob_start_len": 0}
+    batches = [_generate(engine, prompts, asked) for prompts in job["batches"]]
     result = {
         "version": _version(),
         "batches": batches,
@@ -76,8 +79,8 @@ def _serve(argv: list[str]) -> None:
     runpy.run_module("sglang.launch_server", run_name="__main__", alter_sys=True)
 
 
-def _generate(engine, prompts: list[list[int]], sampling_params: dict) -> list[dict]:
-    answers = engine.generate(input_ids=prompts, sampling_params=sampling_params)
+def _generate(engine, prompts: list[list[int]], asked: dict) -> list[dict]:
+    answers = engine.generate(input_ids=prompts, **asked)
     return [{"output_ids": answer["output_ids"], "meta_info": answer["meta_info"]} for answer in answers]
 
 

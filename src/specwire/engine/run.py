@@ -17,6 +17,8 @@ from specwire.engine.process import death, kill_all, start, wait_a_moment
 from specwire.errors import SpecwireError
 
 DRIVER = Path(__file__).with_name("driver.py")
+# Whatever the model's generation_config.json says: each token is the likeliest by the head alone.
+GREEDY = {"temperature": 0, "repetition_penalty": 1.0, "frequency_penalty": 0.0, "presence_penalty": 0.0}
 RunDriver = Callable[..., "int | None"]
 
 
@@ -57,11 +59,13 @@ def run_engine(
     on_progress: Callable[[str], None] | None = None,
     timeout: float | None = None,
     run: RunDriver | None = None,
+    logprobs: bool = False,
 ) -> EngineResult:
     """Boot `root`'s SGLang once, send the batches one after the other, and stop it.
 
     The prompts of one batch are sent together, greedily continued by `max_new_tokens`. `extra_args`
     are the engine's own and override the defaults; so does `env`. The log is out/engine.log.
+    With `logprobs` the engine says each token's logprob, the prompts' too, in each completion's `meta`.
     `on_progress` hears a few words at least every two seconds. `run` runs the driver to its end in
     another way than in a fresh interpreter; what it must do is documented at `_run_to_the_end`.
 
@@ -84,7 +88,8 @@ def run_engine(
         "root": str(Path(root).absolute()),
         "argv": argv,
         "batches": [[list(map(int, prompt)) for prompt in batch] for batch in batches],
-        "sampling_params": {"max_new_tokens": max_new_tokens, "temperature": 0, "ignore_eos": True},
+        "sampling_params": {"max_new_tokens": max_new_tokens, "ignore_eos": True, **GREEDY},
+        "logprobs": logprobs,
         "output": str(out / "engine-result.json"),
         "fork": device == "cpu",
     }

@@ -1,0 +1,103 @@
+"""What the engine answered in a run: tokens, logprobs, and how many drafted tokens it accepted. Kept beside the
+captures, as `answers.json`."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from specwire.errors import SpecwireError
+
+SCHEMA = "specwire.answers/1"
+NAME = "answers.json"
+LARGEST = 256 * 1024 * 1024  # bytes: more than any honest run has to say
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One request. `logprobs` has one entry per token of prompt and output, None where the engine gave none.
+
+    `accepted[k]` is how often exactly k drafted tokens were accepted; empty when the engine does not say.
+    `batch` numbers the requests' batches: those of one batch were sent together.
+    """
+
+    prompt: tuple[int, ...]
+    output: tuple[int, ...]
+    logprobs: tuple[float | None, ...] | None = None
+    accepted: tuple[int, ...] = ()
+    batch: int = 0
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        return self.prompt + self.output
+
+
+@dataclass(frozen=True)
+class Answers:
+    """A run's answers, greedy ones, on so many ranks."""
+
+    answers: tuple[Answer, ...]
+    ranks: int
+
+
+def answer(prompt: Sequence[int], output: Sequence[int], meta: Mapping[str, Any], batch: int) -> Answer:
+    """From the engine's own words, SGLang's `meta_info`."""
+    said = [meta.get(f"{part}_token_logprobs") for part in ("input", "output")]
+    logprobs = tuple(one[0] for part in said for one in part) if all(said) else None
+    if logprobs is not None and len(logprobs) != len(prompt) + len(output):
+        logprobs = None  # a release that leaves some out: which, it does not say
+    histogram = meta.get("spec_correct_drafts_histogram") or meta.get("spec_accept_histogram") or ()
+    return Answer(tuple(prompt), tuple(output), logprobs, tuple(map(int, histogram)), batch)
+
+
+def write_answers(folder: Path, answers: Answers) -> None:
+    """Write them into a capture directory; the file appears whole or not at all."""
+    document = {"schema": SCHEMA, "ranks": answers.ranks, "answers": [asdict(one) for one in answers.answers]}
+    part = folder / (NAME + ".part")
+    part.write_text(json.dumps(document), "utf-8")
+    os.replace(part, folder / NAME)
+
+
+def read_answers(folder: Path) -> Answers | None:
+    """A capture directory's answers; None when it has none. SpecwireError when the file is not what is written here."""
+    path = folder / NAME
+    try:
+        if path.stat().st_size > LARGEST:
+            raise SpecwireError(f"{path} is larger than {LARGEST >> 20} MiB: no run answers that much")
+        document = json.loads(path.read_text("utf-8"))
+        if document["schema"] != SCHEMA:
+            raise ValueError(f"schema {str(document['schema'])[:40]!r}")
+        return Answers(tuple(map(_checked, document["answers"])), _count(document["ranks"]))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise SpecwireError(f"{path} holds no answers of a run ({error}): it must be {SCHEMA}") from error
+
+
+def _checked(one: Mapping[str, Any]) -> Answer:
+    found = Answer(
+        tuple(map(_count, one["prompt"])),
+        tuple(map(_count, one["output"])),
+        None if one["logprobs"] is None else tuple(map(_logprob, one["logprobs"])),
+        tuple(map(_count, one["accepted"])),
+        _count(one["batch"]),
+    )
+    if found.logprobs is not None and len(found.logprobs) != len(found.tokens):
+        raise ValueError(f"{len(found.logprobs)} logprobs for {len(found.tokens)} tokens")
+    return found
+
+
+def _count(value: Any) -> int:
+    if type(value) is not int or not 0 <= value < 2**40:
+        raise ValueError(f"{str(value)[:40]!r} is no count and no token id")
+    return value
+
+
+def _logprob(value: Any) -> float | None:
+    if value is not None and not (isinstance(value, (int, float)) and value <= 1e-3):
+        raise ValueError(f"{str(value)[:40]!r} is no logprob")
+    return None if value is None else float(value)
