@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -163,6 +164,25 @@ def test_a_real_capture_without_answers_goes_by_the_tokens_in_it(models) -> None
     assert found["subjects"][0]["rows"] == 3 and found["subjects"][0]["other_rows"] > 1
     looked = {line["id"] for line in document["checks"] if line["state"] == "ok"}
     assert {"vocab-map", "rope", "embed-head", "weights-random", "stream-end"} <= looked  # the draft's side needs no golden
+
+
+def test_the_drafts_side_and_the_widths_are_judged_without_a_golden(models, tmp_path: Path) -> None:
+    draft = shutil.copytree(models["draft"], tmp_path / "draft")
+    config = json.loads((draft / "config.json").read_text())
+    (draft / "config.json").write_text(json.dumps(config | {"rope_theta": 500000.0, "rope_parameters": None}))
+    document = check_capture(None, RUN / "capture", make_context(target=models["target"], draft=draft))
+    assert (document["verdict"], document["causes"][0]["id"]) == ("mismatch", "rope")
+
+    capture = shutil.copytree(RUN / "capture", tmp_path / "capture")
+    for path in capture.glob("rank0/*.draft-input.safetensors"):
+        file = open_tensors(path)
+        tensors = {name: file.rows(name) for name in file.tensors}
+        tensors["hidden_states"] = tensors["hidden_states"][:, :128].contiguous()
+        write_tensors(path, tensors, dict(file.metadata))
+    context = make_context(**models, launch="--speculative-algorithm EAGLE")
+    document = check_capture(None, capture, context)
+    assert (document["verdict"], document["causes"][0]["id"]) == ("mismatch", "algo-flag")
+    assert document["self_check"]["state"] == "holds"  # the target's own side is sound
 
 
 def test_tokens_that_a_server_may_have_sampled_are_no_proof(models, tmp_path: Path) -> None:

@@ -33,6 +33,11 @@ class Slot:
 
 def judge(evidence: Evidence) -> list[Slot]:
     """One judgement per slot of the golden or of the capture, whichever has more."""
+    if evidence.alone:
+        seen = range(evidence.slot_count if evidence.pieces else 0)
+        return [
+            Slot(slot, "not-compared", "no golden to compare with", None, first5=_first5(evidence, slot)) for slot in seen
+        ]
     count = max(len(evidence.trained), evidence.slot_count)
     return [_slot(evidence, slot) for slot in range(count)]
 
@@ -57,8 +62,6 @@ def _slot(evidence: Evidence, slot: int) -> Slot:
             expected,
             golden5=_first5_golden(evidence, expected),
         )
-    if evidence.alone:
-        return Slot(slot, "not-compared", "no golden to compare with", None, first5=_first5(evidence, slot))
     nearest, distance = evidence.nearest[slot]
     basics = dict(
         nearest=nearest,

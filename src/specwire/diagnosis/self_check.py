@@ -138,12 +138,12 @@ def _judge(name: str, head: Head, found: list[_Reading], dtype: str, normed: boo
     if not ways:
         return Subject(name, "cannot tell", "the target's checkpoint has no final norm that is known here", len(found))
     step = max(1, len(found) // FEW)
-    few = {way: _errors(head, way, made[::step], found[::step], dtype) for way, made in ways.items()}
+    few = _errors(head, {way: made[::step] for way, made in ways.items()}, found[::step], dtype)
     misses = {way: float((errors / bounds).diagonal().median()) for way, (errors, bounds) in few.items()}
     way = next((way for way, miss in misses.items() if miss <= 1), min(misses, key=misses.get))
-    errors, bounds = _errors(head, way, ways[way], found, dtype)
+    errors, bounds = _errors(head, {way: ways[way]}, found, dtype)[way]
     if bool((errors > bounds).diagonal().any()):  # then rows may have changed places, and few of them tell no way
-        tried = {each: _errors(head, each, made, found, dtype) for each, made in ways.items()}
+        tried = _errors(head, ways, found, dtype)
         way = max(tried, key=lambda each: int((tried[each][0] <= tried[each][1]).any(dim=0).sum()))
         errors, bounds = tried[way]
     own, allowed = errors.diagonal(), bounds.diagonal()
@@ -159,25 +159,30 @@ def _judge(name: str, head: Head, found: list[_Reading], dtype: str, normed: boo
 
 
 def _errors(
-    head: Head, way: str, states: torch.Tensor, found: list[_Reading], dtype: str
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """[i, j] twice, in logits: how far state i is from giving what was said after row j, and what rounding may cost.
+    head: Head, ways: dict[str, torch.Tensor], found: list[_Reading], dtype: str
+) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
+    """For each way [i, j] twice, in logits: how far state i is from giving what was said after row j, and what
+    rounding may cost. The head is read once for all ways.
 
     Where a logprob was returned it is the difference to that; else how far the token is below the likeliest one.
     """
     import torch
 
-    rows = head.rows([one.token for one in found]).to(states.dtype)
-    logits = head.capped(states @ rows.T).double()
-    total, best = head.totals(states)
+    together = torch.cat(list(ways.values()))
+    rows = head.rows([one.token for one in found]).to(together.dtype)
+    totals, bests = (each.split(len(found)) for each in head.totals(together))
     said = torch.tensor([float("nan") if one.logprob is None else one.logprob for one in found], dtype=torch.float64)
-    errors = torch.where(said.isnan(), best[:, None] - logits, (logits - total[:, None] - said).abs())
+    made = {}
     # The engine rounds each logit, and sums each dot product in float32 at best. States that went through the norm
     # here were rounded there, twice; their roundings add up as a random walk does.
     own = ROUNDOFF.get(dtype, 2.0**-8)
-    spread = (states.square() @ rows.square().T).sqrt().max(dim=1).values.double()[:, None]
-    steps = ROUNDOFF["float32"] * states.shape[1] ** 0.5 + (0 if way == AS_RECORDED else own)
-    return errors, own * (logits.abs() + best.abs()[:, None]) + 2 * MARGIN * steps * spread
+    for (way, states), total, best in zip(ways.items(), totals, bests, strict=True):
+        logits = head.capped(states @ rows.T).double()
+        errors = torch.where(said.isnan(), best[:, None] - logits, (logits - total[:, None] - said).abs())
+        spread = (states.square() @ rows.square().T).sqrt().max(dim=1).values.double()[:, None]
+        steps = ROUNDOFF["float32"] * states.shape[1] ** 0.5 + (0 if way == AS_RECORDED else own)
+        made[way] = errors, own * (logits.abs() + best.abs()[:, None]) + 2 * MARGIN * steps * spread
+    return made
 
 
 def _apart(errors: torch.Tensor, found: list[_Reading]) -> float | None:
