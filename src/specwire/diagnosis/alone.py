@@ -22,7 +22,7 @@ def no_golden(capture: Capture, context: Context) -> NoGolden:
         raise SpecwireError("give --golden FILE, or --target DIR for the self-check, which needs none")
     config = text_config(dict(context.target))
     spoken = transcript(capture, capture.answers).spoken
-    prompts = tuple(Prompt("", ids, ()) for ids in sorted({one.asked for one in spoken} - {()}))
+    prompts = tuple(Prompt("", ids, ()) for ids in dict.fromkeys(one.asked for one in spoken) if ids)
     states = capture.at("draft-input") or capture.at("forward-end")
     return NoGolden(
         prompts,
@@ -59,7 +59,7 @@ def reasons(evidence: Evidence) -> list[str]:
             "fails": "the self-check fails, see stream-end",
             "cannot tell": f"the self-check cannot tell: {found.why}",
         }[found.state]
-    return [f"no golden: not shown {DOES_NOT}", said]
+    return [f"no golden, so it is not shown {DOES_NOT}", said]
 
 
 def self_check_document(evidence: Evidence) -> dict[str, Any]:
