@@ -19,7 +19,8 @@ from specwire.cli import _options as options
 def command(out, html, as_json, quiet, **job):
     """Run the real engine on a patched view of TREE and compare what reaches the draft with a golden.
 
-    Without a golden the self-check is all there is: see `specwire check --help`. TREE itself is never written. Everything after `--` goes to the engine as on its own command line.
+    Without a golden the self-check is all there is: see `specwire check --help`. TREE itself is never written.
+    Everything after `--` goes to the engine as on its own command line.
 
     \b
     Example: specwire verify installed --target DIR --draft DIR --golden FILE --tp 8
