@@ -30,8 +30,9 @@ def _by_the_head(evidence: Evidence) -> Cause | None:
     sound = next((one for one in found.others if one.state == "holds"), None)
     return Cause(
         "certain" if sound else "likely",
-        f"{wrong.name} misses the returned {found.by} by up to {wrong.worst:.2g} in {wrong.failed} of {wrong.rows} rows, "
-        f"where {(sound or found.end).name} gives them to {(sound or found.end).worst:.1g}",
+        f"{wrong.name} misses the returned {found.by} in {wrong.failed} of {wrong.rows} rows"
+        + (f" by up to {wrong.worst:.2g}" if wrong.worst is not None else f": {wrong.why}")
+        + f", where {(sound or found.end).name} gives them to {(sound or found.end).worst:.1g}",
         FIX, steps=1,
     )
 

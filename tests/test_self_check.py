@@ -138,7 +138,11 @@ def test_places_that_no_request_reaches_cost_no_memory(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("slot", "cause"),
-    [(lambda states, world: states, None), (lambda states, world: states * 1.02 + 0.01, "final-boundary")],
+    [
+        (lambda states, world: states, None),
+        (lambda states, world: states * 1.02 + 0.01, "final-boundary"),
+        (lambda states, world: states * float("nan"), "final-boundary"),
+    ],
 )
 def test_the_last_boundary_among_the_slots_is_checked_as_well(slot, cause: str | None, tmp_path: Path) -> None:
     evidence_of(Case("any", slots=(3, 7, 12), trained=(3, 7, 12), said={"captured": [3, 7, 12]}, alter=slot), tmp_path)
