@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -209,6 +210,23 @@ def test_nothing_is_left_of_a_process_tree_that_ignores_signals_and_changes_sess
     assert len(processes_of(run_id)) == 2
     kill_all(driver, run_id)
     assert processes_of(run_id) == []
+
+
+def test_what_the_engine_leaves_in_memory_and_among_temporary_files_goes(tmp_path):
+    segment = Path(f"/dev/shm/sglang_loads_{os.getpid()}_{tmp_path.name}")
+    body = (
+        f"import mmap, tempfile, time\nfile = open({str(segment)!r}, 'w+b')\nfile.truncate(64)\n"
+        "held = mmap.mmap(file.fileno(), 64)\nkept = tempfile.NamedTemporaryFile(delete=False)\n"
+        "print(kept.name, 'ready', flush=True)\ntime.sleep(60)\n"
+    )
+    with open(tmp_path / "log", "wb") as log:
+        driver, run_id = start([sys.executable, "-c", body], dict(os.environ), log, tmp_path)
+    wait_until(lambda: "ready" in (tmp_path / "log").read_text())
+    temporary = Path((tmp_path / "log").read_text().split()[0])
+    assert temporary.exists() and segment.exists()
+    kill_all(driver, run_id)
+    assert not temporary.parent.exists() and not segment.exists()
+    assert temporary.parent.parent == Path(tempfile.gettempdir())
 
 
 # Runs that fail, on a package that only pretends to be an engine

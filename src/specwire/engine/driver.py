@@ -53,6 +53,9 @@ def main(job_file: str) -> None:
         json.dump(result, file, default=str)
     os.replace(job["output"] + ".part", job["output"])
     print("specwire: done", flush=True)
+    process = _beside("process")
+    if process.RUN_ID in os.environ:
+        process.release_shared_memory(os.environ[process.RUN_ID])
     engine.shutdown()
     os._exit(0)  # the interpreter would take seconds to unwind what is about to be killed anyway
 
@@ -86,10 +89,15 @@ def _generate(engine, prompts: list[list[int]], asked: dict) -> list[dict]:
 
 def _activate_plugin() -> None:
     """The entry point does the same where specwire is installed; twice does no harm."""
-    spec = importlib.util.spec_from_file_location("specwire_engine_plugin", os.path.join(HERE, "plugin.py"))
-    plugin = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(plugin)
-    plugin.activate()
+    _beside("plugin").activate()
+
+
+def _beside(name: str):
+    """The module in the file of that name beside this one."""
+    spec = importlib.util.spec_from_file_location(f"specwire_engine_{name}", os.path.join(HERE, f"{name}.py"))
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def _accept_newer_transformers() -> None:
