@@ -8,6 +8,8 @@ import json
 import os
 import re
 import shutil
+import subprocess
+import sys
 import zipfile
 from importlib import resources
 from pathlib import Path
@@ -252,6 +254,32 @@ def test_scope(tree, tmp_path, monkeypatch):
     monkeypatch.chdir(tree)
     assert findings("other/x.py", "sglang/version.py") == [("breakpoint", "other/x.py", 1)]
     assert isinstance(run(tmp_path / "nothing").exception, SpecwireError)
+
+
+@pytest.mark.parametrize("form", ["text", "json", "sarif", "github", "junit"])
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+def test_any_name_and_any_text_in_any_terminal(tmp_path, form, encoding):
+    folder = os.fsencode(tmp_path / "tree")
+    os.mkdir(folder)
+    names = [b"a\nb.py", b"c\x01d.py", b"e\xff\xfe.py", b"f%0Ag,h::error.py", "\u00fc\u65e5.py".encode(), b"\x1b[31mred.py"]
+    for name in names:
+        with open(os.path.join(folder, name), "wb") as file:
+            file.write("breakpoint()  # \x1b[31m ]]> \u00e9\n".encode())
+    done = subprocess.run(
+        [sys.executable, "-c", "from specwire.cli import main; main()", "gate", folder, "--format", form],
+        capture_output=True,
+        env={**os.environ, "PYTHONIOENCODING": encoding},
+        timeout=60,
+    )
+    assert done.returncode == 1 and not done.stderr
+    assert b"\x1b" not in done.stdout or form == "github"  # where it is shown; an annotation is a web page's
+    if form in ("text", "github"):
+        assert len(done.stdout.splitlines()) == len(names) + (form == "text")
+    elif form == "junit":
+        assert ElementTree.fromstring(done.stdout)[0].get("failures") == str(len(names))
+    else:
+        found = json.loads(done.stdout.decode("utf-8"))
+        assert len(found["findings"] if form == "json" else found["runs"][0]["results"]) == len(names)
 
 
 @pytest.mark.parametrize(

@@ -79,6 +79,8 @@ def main(argv: list[str] | None = None) -> None:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed before we were started
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))
+        if hasattr(getattr(sys, name), "reconfigure"):  # what the terminal has no character for is shown as a number
+            getattr(sys, name).reconfigure(errors="backslashreplace")
     try:
         sys.exit(specwire.main(argv, prog_name="specwire", standalone_mode=False) or 0)
     except SpecwireError as error:

@@ -51,6 +51,11 @@ def counted(count: int, thing: str) -> str:
     return f"{count} {thing}" if count == 1 else f"{count} {thing}s"
 
 
+def say(text: str) -> None:
+    """One line of a result on stdout. Names and source come from anywhere: none of it steers the terminal."""
+    print("".join(char if char.isprintable() else ascii(char)[1:-1] for char in text))
+
+
 def note(text: str, quiet: bool = False) -> None:
     """A progress line or a remark: on stderr, so that stdout holds results only."""
     if not quiet:

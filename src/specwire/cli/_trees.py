@@ -97,13 +97,13 @@ def _print(outcome: Outcome, dry_run: bool) -> None:
     for site in shown:
         mark = _MARKS.get(site.state, f"[{site.state}]")
         place = f"{site.file}:{site.line}" if site.line else site.file
-        print(
+        options.say(
             f"{mark} {site.probe} {place} {site.qualname}".rstrip() + (f" - {site.why}" if site.why else "")
         )
     if absent:
         files = options.counted(len({site.file for site in absent}), "file")
         one = f"{absent[0].probe} {absent[0].file} {absent[0].qualname} - {absent[0].why}"
-        print(f"[absent] {options.counted(len(absent), 'site')} in {files} (--json names each), such as {one}")
+        options.say(f"[absent] {options.counted(len(absent), 'site')} in {files} (--json names each), such as {one}")
     for diff in outcome.edits.values():
         sys.stdout.flush()
         sys.stdout.buffer.write(diff)
@@ -113,11 +113,11 @@ def _print(outcome: Outcome, dry_run: bool) -> None:
     files = len(outcome.changes) or len({site.file for site in outcome.sites if site.state in (outcome.result, "edited")})
     version = f"SGLang {outcome.tree.version or 'of unknown version'}"
     result = f"would be {outcome.result}" if dry_run and outcome.changes else outcome.result
-    print(f"{result}: {options.counted(count, 'site')}, {options.counted(files, 'file')}, {version}")
+    options.say(f"{result}: {options.counted(count, 'site')}, {options.counted(files, 'file')}, {version}")
     if outcome.why:
-        print(outcome.why)
+        options.say(outcome.why)
     if outcome.exit_code == FAULT:
-        print("Nothing was written.")
+        options.say("Nothing was written.")
 
 
 def finale(outcome: Outcome) -> None:

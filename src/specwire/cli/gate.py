@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import os
-import sys
 
 import click
 
@@ -74,7 +73,8 @@ def command(trees, python, form, pristine, record, allowed, envs, tags, as_json,
     else:
         from specwire.gate import formats
 
-        sys.stdout.write(formats.FORMATS[form](report))
+        # UTF-8 whatever the terminal speaks: these are for machines.
+        click.echo(formats.FORMATS[form](report).encode("utf-8", "backslashreplace"), nl=False)
         for why in report.unknown:
             options.note(f"inconclusive: {why}", quiet)
     return report.exit_code
@@ -125,11 +125,11 @@ def _with_differences(report, trees, python, record):
 
 def _print(report, quiet: bool) -> None:
     for finding in report.findings:
-        print(f"{_place(report, finding)}: {finding.rule}: {finding.message}")
+        options.say(f"{_place(report, finding)}: {finding.rule}: {finding.message}")
     for finding in report.allowed:
-        print(f"{_place(report, finding)}: allowed {finding.rule}: {finding.message} - {finding.reason}")
+        options.say(f"{_place(report, finding)}: allowed {finding.rule}: {finding.message} - {finding.reason}")
     for why in report.unknown:
-        print(f"inconclusive: {why}")
+        options.say(f"inconclusive: {why}")
     if report.skipped:
         options.note(f"not looked into: {', '.join(report.skipped)}", quiet)
     word = (
@@ -140,7 +140,7 @@ def _print(report, quiet: bool) -> None:
         else "inconclusive"
     )
     allowed = f", {len(report.allowed)} allowed" if report.allowed else ""
-    print(f"{word}: {options.counted(report.files, 'Python file')}{allowed}")
+    options.say(f"{word}: {options.counted(report.files, 'Python file')}{allowed}")
 
 
 def _place(report, finding) -> str:

@@ -89,12 +89,12 @@ def _print(found, judged: bool) -> None:
     word = "would remove" if judged else "removed"
     for plan in found:
         for piece in plan.gone:
-            print(f"[OK] {plan.name}:{piece.line}: {word} {piece.kind}: {piece.text}")
+            options.say(f"[OK] {plan.name}:{piece.line}: {word} {piece.kind}: {piece.text}")
         for piece in plan.left:
             if piece.kind != "tap":
-                print(f"[LEFT] {plan.name}:{piece.line}: {piece.text} - {piece.why}")
+                options.say(f"[LEFT] {plan.name}:{piece.line}: {piece.text} - {piece.why}")
         if taps := [str(piece.line) for piece in plan.left if piece.kind == "tap"]:
-            print(
+            options.say(
                 f"[LEFT] {plan.name}: specwire's own lines ({', '.join(taps)}): `specwire remove` takes them out"
             )
 

@@ -133,7 +133,7 @@ def _sarif_result(report: Report, finding: Finding, rules: list[str]) -> dict[st
     from urllib.parse import quote
 
     path = shown(report, finding)
-    uri = quote(path.replace(os.sep, "/"))
+    uri = quote(os.fsencode(path.replace(os.sep, "/")))
     place: dict[str, Any] = {"artifactLocation": {"uri": f"file://{uri}" if os.path.isabs(path) else uri}}
     if finding.line:
         place["region"] = {"startLine": finding.line}
