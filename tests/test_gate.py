@@ -299,6 +299,16 @@ def test_what_lost_its_mark_or_has_another_word(tree, llama, text, line):
     assert [(file, at) for _, file, at in found] == [("sglang/srt/models/llama.py", line + 1)]
 
 
+def test_nothing_looked_at_is_no_pass(tmp_path):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "sglang.whl").write_bytes(b"PK")
+    for name, why in [("empty", "holds no Python file"), ("sglang.whl", "an archive")]:
+        result = run(tmp_path / name)
+        assert result.return_value == 3 and why in result.output
+    (tmp_path / "x.py").write_text("x = 1\n")
+    assert run(tmp_path / "x.py", tmp_path / "sglang.whl").return_value == 0  # as a commit's files are given
+
+
 def test_nothing_in_a_package_can_be_hidden(tree, llama, tmp_path):
     """A directory that is a link out of the tree is imported all the same; a `pyvenv.cfg` makes no environment."""
     models = llama.parent

@@ -620,6 +620,12 @@ def test_a_name_that_a_star_passes_on_is_seen(package):
     assert [(piece["line"], "reader.py:1 reads" in piece["why"]) for piece in left] == [(1, True)]
 
 
+def test_a_file_that_is_no_source_is_refused(tmp_path):
+    (tmp_path / "sglang.zip").write_bytes(b"PK")
+    result = CliRunner().invoke(command, [str(tmp_path / "sglang.zip")], standalone_mode=False)
+    assert isinstance(result.exception, SpecwireError) and "no Python source" in str(result.exception)
+
+
 KILLED = """
 import os, sys
 import specwire.trees.transaction as transaction

@@ -855,6 +855,15 @@ def test_taps_without_their_import_are_no_whole(tree):
     assert removed(tree).clean
 
 
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir], ids=["a pipe", "a directory"])
+def test_no_file_in_the_tap_file_s_place(tree, make):
+    """It is refused, and not waited for."""
+    make(tree.path(marks.RUNTIME))
+    for work in (lambda: surgery.plan_apply(tree, DEBUG), lambda: surgery.plan_remove(tree), lambda: surgery.status(tree)):
+        with pytest.raises(SpecwireError, match="cannot be read"):
+            work()
+
+
 def test_an_empty_tap_file_goes_by_force(tree):
     before = snapshot(tree.root)
     applied(tree)

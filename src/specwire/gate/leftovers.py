@@ -26,6 +26,7 @@ RULES = {
 # Whatever a transaction puts beside the files that it changes, in this version or another.
 _UNFINISHED = r"\..*specwire-.*\.(?:new|old|json|draft|done)"
 _REMAINS = (".rej", ".orig", ".bak", "~")
+_ARCHIVES = (".zip", ".whl", ".egg", ".pyz", ".tar", ".gz", ".tgz")
 _ALLOW = rb"#\s*specwire-allow:\s*([a-z-]+(?:\s*,\s*[a-z-]+)*)\s*(?:--\s*(\S.*))?$"
 _OURS = b"specwire"
 
@@ -70,6 +71,11 @@ def scan(paths: list[str], base: str, words: Words = Words(), allowed: tuple[str
     files = Files(*(sum(parts, []) for parts in zip(*listed, strict=True)))
     found: list[Finding] = []
     unknown: list[str] = []
+    for path, mine in zip(paths, listed, strict=True):
+        if len(paths) == 1 and path.endswith(_ARCHIVES) and os.path.isfile(path):  # of a commit's files some may be
+            unknown.append(f"{os.path.relpath(path, base)}: an archive, which is not looked into. Unpack it")
+        elif os.path.isdir(path) and not mine.python and not mine.others:
+            unknown.append(f"{os.path.relpath(path, base)}: holds no Python file, so nothing was looked at")
 
     def look(data: bytes, held: tuple[bytes, ...]) -> bool:
         return _OURS in held or words.suspects(data, held)

@@ -8,6 +8,7 @@ from importlib.resources import files as resource_files
 from specwire.errors import SpecwireError
 from specwire.patching import marks
 from specwire.probe import Site
+from specwire.regular import open_regular
 from specwire.trees.transaction import Change
 from specwire.trees.tree import Tree
 
@@ -26,7 +27,8 @@ def read(tree: Tree) -> bytes | None:
     """
     path = tree.path(marks.RUNTIME)
     try:
-        return path.read_bytes()
+        with open_regular(path) as file:
+            return file.read()
     except FileNotFoundError:
         if os.path.islink(path):
             raise SpecwireError(

@@ -103,6 +103,8 @@ def _once(paths: list[str]) -> list[str]:
             raise SpecwireError(
                 f"{path}: no such file or directory. Name a Python file or a directory of them."
             )
+        if not os.path.isdir(path) and not path.endswith(".py"):
+            raise SpecwireError(f"{path}: no Python source. Name a .py file or a directory of them.")
     real = {path: os.path.realpath(path) for path in paths}
     for path in paths:
         if not any(
