@@ -54,12 +54,9 @@ def test_rows(tree, capfd):
     rows = {(row["file"].rsplit("/", 1)[-1], row["name"]): row for row in document["rows"]}
     target = rows["target.py", "Target.forward"]
     assert target["covered"] and target["family"] == "loop, before the layer (append); sum"
-    assert (
-        target["taps"]
-        == {"embedding-capture": 1, "forward-end": 1, "hidden-state-dump": 2, "layer-capture": 1}
-        and not target["why"]
-    )
-    assert rows["draft_eagle3.py", "Draft.forward"]["taps"] == {"draft-fc": 2, "draft-input": 1}
+    expected = {"embedding-capture": 1, "forward-end": 1, "hidden-state-dump": 2, "layer-capture": 1}
+    assert expected.items() <= target["taps"].items() and not target["why"]
+    assert {"draft-fc": 2, "draft-input": 1}.items() <= rows["draft_eagle3.py", "Draft.forward"]["taps"].items()
     assert (
         "goes through Target (sglang/srt/models/target.py)"
         in rows["wrapper.py", "Wrapper"]["why"]["layer-capture"]

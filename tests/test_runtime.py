@@ -17,7 +17,9 @@ from specwire import registry
 from specwire.patching.insert import render
 
 RUNTIME = Path(__file__).parent.parent / "src" / "specwire" / "runtime" / "_specwire.py"
-PROBES = {name: module.PROBE for name, module in registry.modules("specwire.codemods").items()}
+# Those that these sources are about: whoever adds a probe adds no events here.
+OURS = "embedding-capture layer-capture concat-full concat-last forward-end draft-input draft-fc hidden-state-dump".split()
+PROBES = {name: module.PROBE for name, module in registry.modules("specwire.codemods").items() if name in OURS}
 LAYERS, HIDDEN, TOKENS = 4, 6, 5
 
 INLINE = """

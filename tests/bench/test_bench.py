@@ -42,9 +42,11 @@ def test_baseline_and_drafts_side_by_side(fake_tree, models, tmp_path):
     assert done.returncode == 0, done.stderr
     assert [point["name"] for point in document["points"]] == ["baseline", "draft", "other"]
     assert all(f"PYTHONPATH={CPU_KERNELS} " in point["launch"] for point in document["points"])  # or no CPU serves it
-    assert [(each["point"], each["load"]["value"], each["verdict"]) for each in document["comparisons"]] == [
-        ("draft", 1, "faster"), ("draft", 3, "faster"), ("other", 1, "faster"), ("other", 3, "faster"),
+    assert [(each["point"], each["load"]["value"]) for each in document["comparisons"]] == [
+        ("draft", 1), ("draft", 3), ("other", 1), ("other", 3),
     ]  # fmt: skip
+    # Two tokens a step for one: how sure that is depends on what else the machine does, and is not judged here.
+    assert all(each["speedup"]["value"] > 1.2 and each["verdict"] != "slower" for each in document["comparisons"])
     assert all(each["same_answers"] == 1 for each in document["comparisons"])
     base, draft = document["points"][:2]
     run = draft["loads"][0]["runs"][0]

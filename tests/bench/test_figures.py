@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specwire.bench.client import Answer
-from specwire.bench.compare import comparisons, rate, slowest
+from specwire.bench.compare import accepted, comparisons, rate, slowest
 from specwire.bench.measure import engine_acceptance, figures
 from specwire.bench.run import exit_code
 from specwire.bench.statistics import _t975, quantile, ratio, spread
@@ -110,6 +110,15 @@ def test_acceptance_from_the_engines_counters():
     }  # fmt: skip
     assert engine_acceptance([answer(0, [(1, 1)], old)])["length"] == 2.0
     assert engine_acceptance([answer(0, [(1, 1)], {})]) is None
+
+
+def test_acceptance_over_all_runs():
+    one = {"acceptance": {"cycles": 10, "length": 2.0, "engine_length": 2.2, "by_position": [0.6, 0.4]}}
+    other = {"acceptance": {"cycles": 30, "length": 1.2, "engine_length": 1.4, "by_position": [0.2]}}
+    assert accepted([one, other]) == {"cycles": 40, "length": 1.4, "engine_length": 1.6, "by_position": [0.3, 0.1]}
+    assert accepted([one, {"acceptance": None}])["length"] == 2.0
+    assert accepted([{"acceptance": None}]) is None
+    assert accepted([one, {"acceptance": {**other["acceptance"], "by_position": None}}])["by_position"] is None
 
 
 def point(name, *rates, state="ok"):

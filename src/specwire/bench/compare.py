@@ -43,6 +43,32 @@ def rate(load: Mapping[str, Any], name: str = "tokens_per_second") -> float | No
     return mean([value for run in load["runs"] if (value := figure(run, name)) is not None])
 
 
+def accepted(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """Acceptance by the engine's counters over all runs, each as heavy as its cycles; None without speculation."""
+    found = [run["acceptance"] for run in runs if run["acceptance"]]
+    cycles = sum(each["cycles"] for each in found)
+    if not cycles:
+        return None
+
+    def over(values: Sequence[float]) -> float | None:
+        return rounded(sum(value * each["cycles"] for value, each in zip(values, found, strict=True)) / cycles)
+
+    positions = [each["by_position"] for each in found]
+    return {
+        "cycles": cycles,
+        "length": over([each["length"] for each in found]),
+        "engine_length": over([each["engine_length"] for each in found]),
+        "by_position": None
+        if None in positions
+        else [over(row) for row in zip(*_padded(positions), strict=True)],
+    }
+
+
+def _padded(rows: Sequence[Sequence[float]]) -> list[list[float]]:
+    longest = max(map(len, rows))
+    return [[*row, *[0.0] * (longest - len(row))] for row in rows]
+
+
 def slowest(load: Mapping[str, Any], name: str) -> float | None:
     """The worst run's 99th percentile: that of one run alone may lie below the mean of all."""
     return max((value for run in load["runs"] if (value := run[name]["p99"]) is not None), default=None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from specwire.bench.compare import rate, slowest
+from specwire.bench.compare import accepted, rate, slowest
 from specwire.profile import WORDS
 
 
@@ -54,7 +54,8 @@ def sentence(comparison: Mapping[str, Any]) -> str:
         return f"{who}: {times}, from one run each: repeat it to tell a difference from noise"
     interval = f"95 % interval {found['low']:.3f} to {found['high']:.3f}"
     words = {"faster": "FASTER", "slower": "SLOWER", "within noise": "no difference beyond noise"}[found["verdict"]]
-    return f"{who}: {words}: {times} ({interval})"
+    few = "; more --repeats would narrow it" if found["verdict"] == "within noise" else ""
+    return f"{who}: {words}: {times} ({interval}{few})"
 
 
 def profile_lines(profile: Mapping[str, Any]) -> list[str]:
@@ -119,7 +120,7 @@ def _load_table(points: Sequence[Mapping[str, Any]], number_of_load: int) -> lis
 
 
 def _row(point: Mapping[str, Any], load: Mapping[str, Any]) -> list[str]:
-    found = load["runs"][-1]["acceptance"]
+    found = accepted(load["runs"])
     return [
         point["name"],
         number(rate(load)),
@@ -173,7 +174,7 @@ def _point_row(point: Mapping[str, Any]) -> list[str]:
     if load is None:
         return [point["name"], "-", "-", "-", "-", point["state"]]
     rates = [run["tokens_per_second"] for run in load["runs"]]
-    found = load["runs"][-1]["acceptance"]
+    found = accepted(load["runs"])
     state = "stopped early" if load["stopped_early"] and point["state"] == "ok" else point["state"]
     return [
         point["name"],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from specwire.bench.compare import rate, slowest
+from specwire.bench.compare import accepted, rate, slowest
 from specwire.bench.render import acceptance_words, load_words, number
 from specwire.profile import WORDS
 from specwire.report.blocks import Block, Figure, Heading, Table, Text
@@ -62,17 +62,17 @@ def time(points: Sequence[Mapping[str, Any]]) -> Iterator[Block]:
 def acceptance(points: Sequence[Mapping[str, Any]]) -> Iterator[Block]:
     """By the engine's own counters, at the first load."""
     found = [(point["name"], point["loads"][0]["runs"]) for point in points if point["loads"]]
-    found = [(name, runs[-1]["acceptance"]) for name, runs in found if runs and runs[-1]["acceptance"]]
+    found = [(name, every) for name, runs in found if (every := accepted(runs))]
     if not found:
         return
     yield Heading("Acceptance by position")
-    if series := [(name, accepted["by_position"]) for name, accepted in found if accepted["by_position"]]:
+    if series := [(name, every["by_position"]) for name, every in found if every["by_position"]]:
         yield Figure(
             columns(series), "How often the draft token at each position, and so all before it, was accepted."
         )
-    for name, accepted in found:
-        counted = f"by the engine's own count {accepted['engine_length']:.2f}, over {accepted['cycles']} verifies"
-        yield Text(f"{name}: {acceptance_words(accepted)}; {counted}.")
+    for name, every in found:
+        counted = f"by the engine's own count {every['engine_length']:.2f}, over {every['cycles']} verifies"
+        yield Text(f"{name}: {acceptance_words(every)}; {counted}.")
 
 
 def swept(document: Mapping[str, Any]) -> Iterator[Block]:
@@ -110,7 +110,7 @@ def _compared(each: Mapping[str, Any]) -> Interval:
 
 def _figures(name: str, load: Mapping[str, Any]) -> list[str]:
     rates = [run["tokens_per_second"] for run in load["runs"]]
-    found = load["runs"][-1]["acceptance"]
+    found = accepted(load["runs"])
     return [
         name,
         number(rate(load)),
