@@ -513,7 +513,8 @@ def test_scanning_many_files(tmp_path, monkeypatch, c_library):
     for number in range(50):
         path = str(tmp_path / f"{number:03}.py")
         size = number * 7
-        data = b"." * size + (b"needle" if number % 3 == 0 else b"needl") + b"." * (number % 2)
+        dot = b"\0" if number % 5 == 0 else b"."  # bytes that end a text in C
+        data = dot * size + (b"needle" if number % 3 == 0 else b"needl") + dot * (number % 2)
         Path(path).write_bytes(data)
         paths.append(path)
         expected += [path] if number % 3 == 0 else []

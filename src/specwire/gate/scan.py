@@ -56,8 +56,9 @@ class _Batch:
         self._use(bytearray(_BUFFER))
 
     def _use(self, storage: bytearray) -> None:
-        self._search = _searcher(storage)
+        self._storage = storage
         self.buffer = memoryview(storage)
+        self._text_holds = _in_text(storage)
 
     def read(self, paths: list[str]) -> list[int]:
         """Where each file ends in the buffer."""
@@ -81,27 +82,33 @@ class _Batch:
         return ends
 
     def held(self, needles: Sequence[bytes], begin: int, end: int) -> list[bytes]:
-        return [needle for needle in needles if self._search(needle, begin, end)]
+        """Which needles stand between two places of the buffer."""
+        storage = self._storage
+        if self._text_holds is None or storage.find(0, begin, end) >= 0:
+            return [needle for needle in needles if storage.find(needle, begin, end) >= 0]
+        after, storage[end] = storage[end], 0
+        held = [needle for needle in needles if self._text_holds(needle, begin)]
+        storage[end] = after
+        return held
 
 
-def _searcher(storage: bytearray) -> Callable[[bytes, int, int], bool]:
-    """Whether a needle stands in a part of the storage.
+def _in_text(storage: bytearray) -> Callable[[bytes, int], bool] | None:
+    """Whether a needle stands in the storage between a place and the next zero; None where there is no C library.
 
-    Asks the C library, whose search takes less than half the time of `bytes.find`; that one where there is none.
+    C's search for text is many times as fast as `bytes.find`, and as its search for bytes: processors have
+    instructions for it.
     """
     try:
         import ctypes
 
-        search = ctypes.PyDLL(None).memmem
+        search = ctypes.PyDLL(None).strstr
     except (ImportError, OSError, AttributeError):
-        return lambda needle, begin, end: storage.find(needle, begin, end) >= 0
+        return None
     search.restype = ctypes.c_void_p
-    search.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p, ctypes.c_size_t)
+    search.argtypes = (ctypes.c_void_p, ctypes.c_char_p)
     start = (ctypes.c_char * len(storage)).from_buffer(storage)  # keeps the storage where it is
     address = ctypes.addressof(start)
-    return lambda needle, begin, end, _alive=start: bool(
-        search(address + begin, end - begin, needle, len(needle))
-    )
+    return lambda needle, begin, _alive=start: search(address + begin, needle) is not None
 
 
 def _processors() -> int:
