@@ -155,7 +155,7 @@ def test_launch_server_boots_unmodified_with_the_kernels_on_its_path(root, llama
     flags = server_arguments(
         llama.target, llama.draft, tp=1, device="cpu", extra=[f"--port={port}"], tokens=0
     )
-    env = environment(root, tp=1, device="cpu", extra=dict([MARK.split("=")]) | {"SPT_NOENV": "1"})
+    env = environment(root, ranks=1, device="cpu", extra=dict([MARK.split("=")]) | {"SPT_NOENV": "1"})
     with open(tmp_path / "server.log", "wb") as log:
         server = subprocess.Popen(
             [sys.executable, "-m", "sglang.launch_server", *flags],

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from specwire.engine import plugin
-from specwire.engine.arguments import CPU_KERNELS, environment, server_arguments
+from specwire.engine.arguments import CPU_KERNELS, environment, rank_count, server_arguments
 from specwire.engine.log import Progress, last_error
 from specwire.engine.process import kill_all, processes_of, start
 from specwire.engine.run import resolve_device, run_engine
@@ -81,16 +81,24 @@ def test_the_cache_has_room_for_long_prompts(tmp_path):
 
 def test_the_cpu_environment_puts_the_kernels_before_the_tree_and_writes_nothing_there(monkeypatch):
     monkeypatch.setenv("PYTHONPATH", "/mine")
-    env = environment(Path("/tree"), tp=8, device="cpu", extra={"OMP_NUM_THREADS": "7"})
+    env = environment(Path("/tree"), ranks=8, device="cpu", extra={"OMP_NUM_THREADS": "7"})
     assert env["PYTHONPATH"].split(os.pathsep) == [str(CPU_KERNELS), "/tree", "/mine"]
     assert env["PYTHONDONTWRITEBYTECODE"] == "1" and env["SGLANG_USE_CPU_ENGINE"] == "1"
     assert len(env["SGLANG_CPU_OMP_THREADS_BIND"].split("|")) == 8
     assert env["OMP_NUM_THREADS"] == "7"
 
 
+@pytest.mark.parametrize(
+    "extra, booted",
+    [([], 2), (["--pp-size=2"], 4), (["--pipeline-parallel-size", "3"], 6), (["--tp-size=1", "--pp-size", "2"], 2)],
+)
+def test_every_stage_has_ranks_of_its_own(tmp_path, extra, booted):
+    assert rank_count(arguments(tmp_path, *extra)) == booted
+
+
 def test_the_gpu_environment_holds_no_kernels_and_no_cpu_settings(monkeypatch):
     monkeypatch.delenv("PYTHONPATH", raising=False)
-    env = environment(Path("/tree"), tp=8, device="cuda", extra={})
+    env = environment(Path("/tree"), ranks=8, device="cuda", extra={})
     assert env["PYTHONPATH"] == "/tree"
     assert "SGLANG_USE_CPU_ENGINE" not in env and "TORCHDYNAMO_DISABLE" not in env
 

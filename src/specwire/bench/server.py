@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from specwire.bench.http import Address, ServerSays, ask
-from specwire.engine.arguments import environment, server_arguments
+from specwire.engine.arguments import environment, rank_count, server_arguments
 from specwire.engine.log import Progress, last_error
 from specwire.engine.process import death, kill_all, start, wait_a_moment
 from specwire.engine.run import DRIVER
@@ -104,7 +104,7 @@ def plan_server(
     )
     job = {"root": str(root.absolute()), "argv": argv, "fork": device == "cpu"}
     (out / "server-job.json").write_text(json.dumps(job), "utf-8")
-    whole = environment(root.absolute(), tp=tp, device=device, extra=env)
+    whole = environment(root.absolute(), ranks=rank_count(argv), device=device, extra=env)
     return Plan(
         command=(python, str(DRIVER), str(out / "server-job.json")),
         argv=tuple(argv),

@@ -51,7 +51,25 @@ def server_arguments(
     return kept + [flag for flag in extra if flag not in taken_back]
 
 
-def environment(root: Path, *, tp: int, device: str, extra: Mapping[str, str]) -> dict[str, str]:
+def rank_count(argv: Sequence[str]) -> int:
+    """How many ranks a command line of `server_arguments` boots: tensor ranks times pipeline stages."""
+    return _last_number(argv, "--tp-size", "--tensor-parallel-size", "--tp") * _last_number(
+        argv, "--pp-size", "--pipeline-parallel-size", "--pp"
+    )
+
+
+def _last_number(argv: Sequence[str], *names: str) -> int:
+    """The value given last for an option, as `--name=1` or as `--name 1`; 1 without one."""
+    found = 1
+    for flag, following in zip(argv, [*argv[1:], ""]):
+        name, equals, value = flag.partition("=")
+        value = value if equals else following
+        if name in names and value.isdigit():
+            found = max(1, int(value))
+    return found
+
+
+def environment(root: Path, *, ranks: int, device: str, extra: Mapping[str, str]) -> dict[str, str]:
     """The engine's environment: `root` is where its `sglang` comes from, and stays unwritten."""
     env = dict(os.environ)
     before = [str(CPU_KERNELS)] if device == "cpu" else []
@@ -60,7 +78,7 @@ def environment(root: Path, *, tp: int, device: str, extra: Mapping[str, str]) -
     env["PYTHONUNBUFFERED"] = "1"
     env["HF_HUB_OFFLINE"] = "1"
     if device == "cpu":
-        cpus, threads = _cpus_per_rank(tp)
+        cpus, threads = _cpus_per_rank(ranks)
         env |= {
             "CUDA_VISIBLE_DEVICES": "",
             "SGLANG_USE_CPU_ENGINE": "1",

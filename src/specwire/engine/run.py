@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from specwire.engine.arguments import environment, server_arguments
+from specwire.engine.arguments import environment, rank_count, server_arguments
 from specwire.engine.log import Progress, last_error
 from specwire.engine.process import death, kill_all, start, wait_a_moment
 from specwire.errors import SpecwireError
@@ -97,10 +97,11 @@ def run_engine(
     job_file.write_text(json.dumps(job), "utf-8")
     result_file.unlink(missing_ok=True)
 
-    run_env = environment(Path(root).absolute(), tp=tp, device=device, extra=env)
+    ranks = rank_count(argv)
+    run_env = environment(Path(root).absolute(), ranks=ranks, device=device, extra=env)
     with open(log_file, "wb") as log:
         code = (run or _run_to_the_end)(
-            [python, str(DRIVER), str(job_file)], run_env, log, log_file, tp, on_progress, timeout
+            [python, str(DRIVER), str(job_file)], run_env, log, log_file, ranks, on_progress, timeout
         )
     if not result_file.exists():
         raise SpecwireError(_what_went_wrong(code, log_file, timeout))
