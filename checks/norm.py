@@ -66,6 +66,7 @@ CAUGHT = [
     Case("every slot normed", alter=_normed, dtype="bfloat16"),
     Case("the draft's norms before fc are skipped", draft_run={"norms": "skipped"}),
     Case("the draft's state is normed for its next step", draft_run={"output": "normed"}),
+    Case("the draft's state is not normed for its next step", draft_run={"output": "bare"}),
 ]
 CLEAN = [
     Case("as trained"),

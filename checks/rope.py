@@ -14,7 +14,7 @@ def check(evidence: Evidence) -> Cause | None:
     if found := static_cause(evidence, "rope"):
         return found
     run, errors = evidence.draft.layer_run, evidence.draft.layer_errors
-    if run is None or not run.startswith(("rope", "without")):
+    if run is None or not run.startswith(("rope", "without rotary")):
         return None
     return Cause("certain", f"the draft's layer ran {run}: so its output fits to {errors[run]:.1e}, as "
                             "configured (theta "
@@ -26,4 +26,8 @@ CAUGHT = [
     Case("another theta", draft_run={"theta": 500000.0}),
     Case("no rotation", draft_run={"theta": None}),
 ]
-CLEAN = [Case("as configured", draft_run={}), Case("other weights", draft_run={"fc": "random"})]
+CLEAN = [
+    Case("as configured", draft_run={}),
+    Case("other weights", draft_run={"fc": "random"}),
+    Case("without the norm of its output", draft_run={"output": "bare"}),
+]

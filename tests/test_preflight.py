@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -120,6 +121,19 @@ def test_a_setter_that_nothing_reads(tmp_path):
     of = {**TARGET, "architectures": ["Qwen3_5ForConditionalGeneration"], "text_config": TARGET}
     document = run(tmp_path, of=of, tree=BOUNDARIES)
     assert first(document) == "hook-dead" and document["captured_boundaries"] == []
+
+
+def test_a_setter_that_writes_under_another_name(tmp_path):
+    tree = shutil.copytree(ADDS_ONE, tmp_path / "tree")
+    model = tree / "sglang" / "srt" / "models" / "llama.py"
+    renamed = model.read_text().replace("self.model.layers_to_capture =", "self.model.layers_for_eagle3 =")
+    model.write_text(renamed)
+    document = run(tmp_path, tree=tree)
+    assert first(document) == "hook-dead" and document["captured_boundaries"] == []
+    assert "layers_for_eagle3" in document["causes"][0]["evidence"]
+    # Whoever reads it may capture by it: not understood is no fault.
+    model.write_text(renamed + "\n\ndef somewhere_else(model):\n    return model.layers_for_eagle3\n")
+    assert run(tmp_path, tree=tree)["verdict"] == "inconclusive"
 
 
 def test_a_target_that_this_release_cannot_tap(tmp_path):

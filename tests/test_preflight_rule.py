@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,19 @@ CASES = [
     pytest.param(BOUNDARIES, "Qwen3_5ForCausalLM", [2, 30, 57], [3, 31, 58], id="flags on the layers"),
     pytest.param(BOUNDARIES, "BeamForCausalLM", [2, 30, 60], [3, 31, 61], id="captured after the layer"),
 ]
+
+
+@pytest.mark.parametrize("handed", ["capture=aux_hidden_states.capture", "aux_hidden_states.capture",
+                                    "lambda end: aux_hidden_states.capture(end)"])
+def test_the_final_norm_captures_however_it_is_told_to(tmp_path, handed):
+    tree = shutil.copytree(BOUNDARIES, tmp_path / "tree")
+    engine = tree / "sglang" / "srt"
+    (engine / "residual_batch.py").write_text("def final_norm(states, batch, capture=None):\n    return capture(states)\n")
+    model = engine / "models" / "gpt_oss.py"
+    call = model.read_text().replace("capture=aux_hidden_states.capture if self.end_layer in self.layers_to_capture else None",
+                                     handed)
+    model.write_text("from sglang.srt import residual_batch\n" + call)
+    assert list(rule({tree: Source(Tree.find(tree))}, tree, "GptOssForCausalLM", [3, 30, 61]).captured) == [3, 30, 61]
 
 
 @pytest.mark.parametrize("place, architecture, ids, expected", CASES)

@@ -5,7 +5,7 @@ How it is run: `theta` and `window` change the layer, `own_window` is its config
 and `embed` may be "random" (the engine's are not the checkpoint's), `names` "unknown" (the MLP's, in the checkpoint),
 `unmapped` leaves d2t out, `norms` and `bias`
 are "there" (before fc, and its own) or "skipped" (there, and not applied), `output` is "normed" where the config
-does not say so.
+does not say so, or "bare" where it says normed.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def write_draft_run(
         embeds.double(), projected, positions, run.get("theta", own.theta), (run.get("window", own.window),)
     )
     mapped, unmapped = served.choose(last, -1, 0.0)
-    last = served.hidden_out(last, run.get("output") == "normed")
+    last = served.hidden_out(last, run.get("output") == "normed")  # "bare" leaves out the norm of its config
     about = {"world_size": 1}
     batch = {
         "token_ids": torch.tensor(tokens),
@@ -105,6 +105,8 @@ def write_draft_run(
 def _models(folder: Path, run: Mapping[str, Any]) -> Reference:
     """Write the target's and the draft's checkpoint, and the one that the engine really computes with."""
     config = CONFIG | ({"norm_before_fc": True} if "norms" in run else {})
+    if run.get("output") == "bare":
+        config |= {"norm_output": True}
     if "own_window" in run:
         config |= {"layer_types": ["sliding_attention"], "sliding_window": run["own_window"]}
     for name in ("target", "draft", "served"):

@@ -90,6 +90,7 @@ def _captured(facts: Facts) -> Check | None:
         "fc-width",
         said,
         f"give {columns // facts.hidden} layer ids in eagle_config, each within the target's layers",
+        predicts=True,
     )
 
 

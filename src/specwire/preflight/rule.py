@@ -6,6 +6,8 @@ walked once: nothing here knows a release or a model by name.
 
 from __future__ import annotations
 
+import ast
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -164,6 +166,9 @@ def _evaluate(
         takes = len(setter.node.args.args) > 1
         execute.call(machine, setter, [list(ids) if ids is not None else None] if takes else [], {})
         owner, where = _owner(machine)
+        if owner is None and (name := _never_read(machine, source, setter)):
+            why = f"{SETTER} ({base.where}) sets {name}, which nothing in {_release(base)} reads: it captures nothing"
+            return replace(base, captured=(), problem=why)
         if owner is None:
             return replace(
                 base, problem=f"not understood: {SETTER} ({base.where}) reaches no model that is read here"
@@ -180,6 +185,21 @@ def _owner(machine: Machine) -> tuple[Thing | None, str]:
     """The model whose layers are to be captured, and where the list was set on it."""
     rows = [row for row in machine.written if row[1].endswith("layers_to_capture") and row[0].layer is None]
     return (rows[-1][0], rows[-1][2]) if rows else (None, "")
+
+
+def _never_read(machine: Machine, source: Source, setter: Function) -> str | None:
+    """A list that the setter leaves on a model under a name that stands nowhere in the tree but in the setter."""
+    own = ast.unparse(setter.node)
+    for thing, name, _ in machine.written:
+        if isinstance(thing.attrs.get(name), list) and f".{name}" in own:
+            files = source.tree.python_files("sglang/srt")
+            if sum(_times(name, source.tree.read(file).decode("utf-8", "replace")) for file in files) == _times(name, own):
+                return name
+    return None
+
+
+def _times(name: str, text: str) -> int:
+    return len(re.findall(rf"\b{re.escape(name)}\b", text))
 
 
 def _walk(machine: Machine, owner: Thing, base: Rule) -> Rule:

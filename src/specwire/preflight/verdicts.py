@@ -12,7 +12,8 @@ CONFIDENCE = ("certain", "likely", "possible")
 class Check:
     """`state`: ok, fault or skipped. `needed`: without it there is no verdict, so a skip makes it inconclusive.
 
-    A fault says how sure it is, what shows it, and what to change.
+    A fault says how sure it is, what shows it, and what to change. `predicts`: it tells what will be captured,
+    which a capture knows better.
     """
 
     id: str
@@ -21,6 +22,7 @@ class Check:
     needed: bool = False
     confidence: str = ""
     fix: str = ""
+    predicts: bool = False
 
     @property
     def cause(self) -> dict[str, Any]:
@@ -39,9 +41,11 @@ def ok(name: str, why: str) -> Check:
     return Check(name, "ok", why)
 
 
-def fault(name: str, evidence: str, fix: str, confidence: str = "certain") -> Check:
+def fault(
+    name: str, evidence: str, fix: str, confidence: str = "certain", *, predicts: bool = False
+) -> Check:
     assert confidence in CONFIDENCE
-    return Check(name, "fault", evidence, confidence=confidence, fix=fix)
+    return Check(name, "fault", evidence, confidence=confidence, fix=fix, predicts=predicts)
 
 
 def skipped(name: str, why: str, needed: bool = False) -> Check:

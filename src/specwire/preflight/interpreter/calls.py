@@ -134,6 +134,11 @@ def _hands_over(kwargs: dict[str, Any]) -> Sink | None:
     return None
 
 
+def _by_name(function: Function, args: list[Any]) -> dict[str, Any]:
+    """The arguments given by place, under the names that the function has for them."""
+    return dict(zip([argument.arg for argument in function.node.args.args], args))
+
+
 def _sink_in(given: Any) -> Sink | None:
     """The container in an argument: itself, a method of it, or a local function that appends to it."""
     if isinstance(given, Sink):
@@ -183,6 +188,8 @@ def _function(machine: Machine, function: Function, args: list[Any], kwargs: dic
         return Sink(_fixed_size(machine, function.bound, args))
     # Helpers far from the models ask about devices, processes and batches: not followed.
     if function.bound is None and not function.module.name.startswith(MODELS):
+        if sink := _hands_over(_by_name(function, args)):
+            machine.capture(sink, machine.position)
         return UNKNOWN
     return execute.call(machine, function, args, kwargs)
 
