@@ -219,6 +219,27 @@ def test_faults_of_the_draft_have_their_name(tmp_path, config, tensors, cause):
     assert all(row["evidence"] and row["fix"] for row in document["causes"])
 
 
+@pytest.mark.parametrize("start, cause", [("zeros", "none"), ("empty", "weights-random")])
+def test_a_bias_that_nothing_fills_counts_unless_it_starts_at_zero(tmp_path, start, cause):
+    tree = shutil.copytree(ADDS_ONE, tmp_path / "tree")
+    model, layers = tree / "sglang" / "srt" / "models" / "llama.py", tree / "sglang" / "srt" / "layers"
+    model.write_text(model.read_text().replace("config.hidden_size, bias=False)", "config.hidden_size, bias=True)"))
+    layers.mkdir()
+    (layers / "__init__.py").touch()
+    (layers / "linear.py").write_text(f"""import torch
+from torch import nn
+from torch.nn import Linear as MergedColumnParallelLinear, Linear as QKVParallelLinear
+
+
+class RowParallelLinear(nn.Module):
+    def __init__(self, input_size, output_size, bias=True):
+        super().__init__()
+        self.bias = nn.Parameter(torch.{start}(output_size))
+""")
+    document = run(tmp_path, tree=tree)
+    assert first(document) == cause, document["causes"] or document["checks"]
+
+
 def test_absolute_ids_in_the_map_are_recognised(tmp_path):
     ids = list(range(400, 528 - 16))
     tensors = without(**vocabulary_map(range(128), 512))

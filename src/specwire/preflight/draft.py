@@ -43,8 +43,8 @@ _LEAVES = _NORMS | _LINEAR | _TABLES | {"QKVParallelLinear", "MergedColumnParall
 @dataclass(frozen=True)
 class Draft:
     """`parameters`: shape by name (None where the source does not tell). `filled`: the tensors that load
-    each. `dropped`: tensors of the checkpoint that nothing takes. `optional`: parameters of modules that may
-    not be built, for all that the source tells. `text`: the source of the draft's own file."""
+    each. `dropped`: tensors of the checkpoint that nothing takes. `optional`: parameters that need no tensor,
+    as they start at zero, or are of modules that may not be built, for all that the source tells. `text`: the source of the draft's own file."""
 
     where: str
     class_name: str
@@ -129,7 +129,7 @@ def _collect(
     if thing.class_name in _LEAVES:
         leaf = {prefix + name: shape for name, shape in _leaf(thing).items()}
         found.update(leaf)
-        optional.update(leaf if maybe else ())
+        optional.update(leaf if maybe else [prefix + "bias"] if _bias_starts_at_zero(machine, thing) else ())
         return
     if not isinstance(thing.cls, ClassRef) or not _is_module(machine, thing.cls):
         return
@@ -140,6 +140,19 @@ def _collect(
             if isinstance(item, Thing):
                 below = f"{prefix}{name}.{index}." if index != "" else f"{prefix}{name}."
                 _collect(machine, item, below, found, optional, seen, maybe)
+
+
+def _bias_starts_at_zero(machine: Machine, leaf: Thing) -> bool:
+    """Whether this tree's class makes its bias of zeros: without a tensor it then does nothing."""
+    if not isinstance(leaf.cls, ClassRef):
+        return False
+    made = [
+        node.value
+        for ref in machine.source.mro(leaf.cls)
+        for node in ast.walk(ref.node)
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "self.bias"
+    ]
+    return any("zeros(" in ast.unparse(value) for value in made[:1])
 
 
 def _is_module(machine: Machine, cls: ClassRef) -> bool:
