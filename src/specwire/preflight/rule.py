@@ -191,15 +191,10 @@ def _never_read(machine: Machine, source: Source, setter: Function) -> str | Non
     """A list that the setter leaves on a model under a name that stands nowhere in the tree but in the setter."""
     own = ast.unparse(setter.node)
     for thing, name, _ in machine.written:
-        if isinstance(thing.attrs.get(name), list) and f".{name}" in own:
-            files = source.tree.python_files("sglang/srt")
-            if sum(_times(name, source.tree.read(file).decode("utf-8", "replace")) for file in files) == _times(name, own):
-                return name
+        written = len(re.findall(rf"\b{re.escape(name)}\b", own))
+        if isinstance(thing.attrs.get(name), list) and written and source.mentions(name) == written:
+            return name
     return None
-
-
-def _times(name: str, text: str) -> int:
-    return len(re.findall(rf"\b{re.escape(name)}\b", text))
 
 
 def _walk(machine: Machine, owner: Thing, base: Rule) -> Rule:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -58,6 +59,15 @@ class Source:
     _modules: dict[str, Module | None] = field(default_factory=dict)
     _classes: dict[str, ClassRef | None] = field(default_factory=dict)
     _set_by: dict[tuple[str, int], frozenset[str]] = field(default_factory=dict)
+    _mentions: dict[str, int] = field(default_factory=dict)
+
+    def mentions(self, word: str) -> int:
+        """How often a name stands anywhere in the engine's sources, in a string or a comment as well."""
+        if word not in self._mentions:
+            whole, short = re.compile(rf"\b{re.escape(word)}\b".encode()), word.encode()
+            files = (self.tree.read(name) for name in self.tree.python_files("sglang/srt"))
+            self._mentions[word] = sum(len(whole.findall(data)) for data in files if short in data)
+        return self._mentions[word]
 
     def module(self, name: str) -> Module | None:
         """The module in file `name`, or None when there is none. Raises SpecwireError when it is broken."""
