@@ -291,6 +291,9 @@ def test_any_name_and_any_text_in_any_terminal(tmp_path, form, encoding):
         ("x = 1\nif os.getenv('EAGLE3_DUMP'):\n    torch.save(x, '/tmp/x')\n", 2),
         ("x = 1\nif os.getenv('EAGLE_TRACE'):\n    print(x)\n", 2),
         ("x = 1\nprint('[EAGLE3 TRACE]', x)\n", 2),
+        ("x = 1\nprint('[eagle3-debug]', x)\n", 2),
+        ("x = 1\nif os.getenv('HS_DBG'):\n    print(x)\n", 2),
+        ("def f(a):\n    if not hasattr(a, '_dbg_done'):\n        print(a)\n        a._dbg_done = 1\n    return a\n", 2),
     ],
 )
 def test_what_lost_its_mark_or_has_another_word(tree, llama, text, line):

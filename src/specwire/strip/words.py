@@ -12,8 +12,7 @@ from typing import NamedTuple
 
 # Byte strings, at least one of which stands in every file that holds something for us. Searching for them is
 # all that happens to a clean file, so they are few; what they hit is then looked at line by line.
-NEEDLES = (b"DEBUG", b"EAGLE", b"_debug", b"breakpoint", b"pdb")
-RARE_NEEDLES = (b"DBG", b"_dbg", b"eagle")
+NEEDLES = (b"DEBUG", b"EAGLE", b"eagle", b"DBG", b"_debug", b"_dbg", b"breakpoint", b"pdb")
 _STOPS = (b"breakpoint", b"pdb")
 _FLAGS = (b"_debug", b"_dbg")
 
@@ -63,7 +62,7 @@ class Words(NamedTuple):
         """Byte strings of which one stands in every file that the user's own words could match."""
         return (*(text.encode() for text in self.tags), *(_fixed_part(pattern) for pattern in self.envs))
 
-    def suspects(self, data: bytes, needles: tuple[bytes, ...] = NEEDLES + RARE_NEEDLES) -> bool:
+    def suspects(self, data: bytes, needles: tuple[bytes, ...] = NEEDLES) -> bool:
         """Whether a file is worth parsing: some line of it holds a word that is one of ours on closer look."""
         if any(part in data for part in self.literals()):
             return True
