@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from pathlib import Path
@@ -18,8 +19,8 @@ def open_regular(path: Path | str) -> BinaryIO:
         return os.fdopen(handle, "rb")
     os.close(handle)
     if stat.S_ISDIR(mode):
-        raise IsADirectoryError(21, "Is a directory", os.fspath(path))
-    raise OSError(22, "no regular file: a pipe, a device or a socket", os.fspath(path))
+        raise IsADirectoryError(errno.EISDIR, "Is a directory", os.fspath(path))
+    raise OSError(errno.EINVAL, "no regular file: a pipe, a device or a socket", os.fspath(path))
 
 
 def read_text(path: Path | str) -> str:
@@ -27,5 +28,5 @@ def read_text(path: Path | str) -> str:
     with open_regular(path) as file:
         data = file.read(TEXT_LIMIT + 1)
     if len(data) > TEXT_LIMIT:
-        raise OSError(27, f"more than {TEXT_LIMIT:,} bytes", os.fspath(path))
+        raise OSError(errno.EFBIG, f"more than {TEXT_LIMIT:,} bytes", os.fspath(path))
     return data.decode("utf-8")
