@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "fixtures"))
 from make import make  # noqa: E402
+from sketches import SKETCHES  # noqa: E402
 from targets import FAMILIES  # noqa: E402
 
 
@@ -76,3 +77,19 @@ def test_neighbouring_boundaries_stand_far_above_rounding(tmp_path, name):
     assert float(step.min()) > 0.1
     assert float(noise.max()) < 0.05
     assert float(noise.max()) < float(step.min()) / 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(SKETCHES))
+def test_a_sketch_is_a_whole_checkpoint_whose_layers_all_count(tmp_path, name):
+    from transformers import AutoModelForCausalLM
+
+    fixture = make(name, tmp_path / "a")
+    assert digests(make(name, tmp_path / "b")) == digests(fixture)
+    model, loaded = AutoModelForCausalLM.from_pretrained(fixture.target, dtype=torch.float32, output_loading_info=True)
+    assert not any(loaded.values()), "tensors missing or left over"
+    with torch.no_grad():
+        seen = model(torch.arange(20, 44)[None], output_hidden_states=True, use_cache=False)
+    states = torch.stack(seen.hidden_states[:-1])[:, 0]
+    assert float(((states[1:] - states[:-1]).norm(dim=-1) / states[:-1].norm(dim=-1)).min()) > 0.02
+    assert len(seen.logits.argmax(-1).unique()) > 4

@@ -187,10 +187,8 @@ def _listening(model: Any, trained: Sequence[int]) -> Iterator[dict[str, Any]]:
     adds its last branch (`residual`, with the `branch` itself, where the layer is built so)."""
     heard: dict[str, Any] = {}
     base = model.base_model
-    base = getattr(base, "language_model", base)
-    norm = next(
-        (getattr(base, name) for name in ("norm", "final_layernorm", "ln_f") if hasattr(base, name)), None
-    )
+    base = model.model if base is model else getattr(base, "language_model", base)  # Llama 4 names no base
+    norm = _first(base, "norm", "final_layernorm", "ln_f")
     if norm is None:
         raise SpecwireError(
             f"no final norm found in {type(base).__name__}: this architecture is not supported by golden "
@@ -203,7 +201,8 @@ def _listening(model: Any, trained: Sequence[int]) -> Iterator[dict[str, Any]]:
     hooks = [norm.register_forward_hook(on_norm)]
     for k in trained:
         layer = base.layers[k - 1] if k else None
-        inner, mlp = getattr(layer, "post_attention_layernorm", None), getattr(layer, "mlp", None)
+        inner = _first(layer, "pre_feedforward_layernorm", "post_attention_layernorm")
+        mlp = _first(layer, "post_feedforward_layernorm", "post_mlp_layernorm", "mlp")  # the last to touch the branch
         if inner is not None and mlp is not None:
             hooks.append(
                 inner.register_forward_pre_hook(
@@ -222,6 +221,11 @@ def _listening(model: Any, trained: Sequence[int]) -> Iterator[dict[str, Any]]:
     finally:
         for hook in hooks:
             hook.remove()
+
+
+def _first(module: Any, *names: str) -> Any:
+    """The first of these that the module has."""
+    return next((getattr(module, name) for name in names if hasattr(module, name)), None)
 
 
 def _states(
