@@ -32,9 +32,11 @@ verify: setup $(DEEPSEEK)/.made
 	$(BIN)/specwire verify installed --target $(DEEPSEEK)/target --draft $(DEEPSEEK)/draft \
 	    --golden golden/deepseek/float32.safetensors --tp 8
 
-# The engine's tests come one at a time: a boot takes both cores, and memory, for itself.
+# The crash tests fork at every point, which is quick only in a process that holds little else. The engine's tests
+# come one at a time: a boot takes both cores, and memory, for itself.
 test: test-quick
-	$(PYTEST) -n 2 --dist worksteal -m "(release or slow) and not engine"
+	$(PYTEST) -n 2 -m slow tests/test_crash.py
+	$(PYTEST) -n 2 --dist worksteal -m "(release or slow) and not engine" --ignore tests/test_crash.py
 	$(PYTEST) -m engine
 
 test-quick: setup
