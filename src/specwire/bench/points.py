@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -32,6 +33,9 @@ from specwire.profile import read_profile, summarise
 
 Say = Callable[[str], None]
 Enough = Callable[[list[dict[str, Any]]], bool]  # given a load's runs so far: need there be no more?
+
+# Seconds after which a server's last cycles are on the disk: the taps write twice a second, and a stop is a kill.
+_UNTIL_WRITTEN = 1.5
 
 # What specwire sets for its own ends, and nobody should copy.
 _OURS = ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED", "HF_HUB_OFFLINE", "EAGLE3_PROFILE")
@@ -107,6 +111,8 @@ def measure(
             record |= {"boot_seconds": server.boot_seconds, "engine": _engine(server)}
             patience = stand.patience if stand else Patience()
             _loaded(server, workload, patience, say, enough, record["loads"])
+            if stand and stand.profiled and plan:
+                time.sleep(_UNTIL_WRITTEN)
     except ServerFailed as failed:
         record |= {"state": "failed", "error": _told(failed)}
     if stand and stand.profiled and setting.url is None:
