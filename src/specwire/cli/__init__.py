@@ -14,7 +14,6 @@ import click
 from specwire import __version__
 from specwire.errors import FAULT, SpecwireError
 
-
 PIPE_CLOSED = 141  # what a shell gives for a process that SIGPIPE ended
 
 

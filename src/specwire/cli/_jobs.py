@@ -49,15 +49,8 @@ def job_of(tree, python, engine_arguments, target, draft, golden, tokens, new_to
     return Job(
         Tree.find(tree, python), target, draft, golden, ranks, device, python or sys.executable,
         tuple(engine_arguments), tuple(chosen(names, ())), timeout,
-        tuple(_ids(text) for text in tokens), new_tokens or (2 if golden else 8),
+        tuple(tuple(options.numbers(text, "--tokens")) for text in tokens), new_tokens or (2 if golden else 8),
     )
-
-
-def _ids(text: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(part) for part in text.split(","))
-    except ValueError as error:
-        raise SpecwireError(f"--tokens {text}: write token ids with commas between them, such as 3,4,5") from error
 
 
 @contextlib.contextmanager

@@ -11,6 +11,8 @@ from typing import Any
 
 import click
 
+from specwire.errors import SpecwireError
+
 as_json = click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout, nothing else there.")
 quiet = click.option("--quiet", is_flag=True, help="No progress and no notes on stderr.")
 dry_run = click.option("--dry-run", is_flag=True, help="Say what would be done; write nothing.")
@@ -45,6 +47,17 @@ def emit(document: dict[str, Any]) -> None:
 
     json.dump(document, sys.stdout, indent=2, allow_nan=False)
     sys.stdout.write("\n")
+
+
+def numbers(text: str, option: str) -> list[int]:
+    """What an option such as `--tokens 3,4,5` lists: at least one. Raises SpecwireError for anything else."""
+    try:
+        found = [int(part) for part in text.replace(" ", ",").split(",") if part]
+    except ValueError:
+        found = []
+    if not found:
+        raise SpecwireError(f"{option} takes whole numbers separated by commas, not {text!r}")
+    return found
 
 
 def counted(count: int, thing: str) -> str:

@@ -65,7 +65,7 @@ def build(
     """
     from specwire.goldens.build import build_golden
 
-    prompts = [_numbers(text, "--tokens") for text in tokens] or None
+    prompts = [_options.numbers(text, "--tokens") for text in tokens] or None
     if prompts_file:
         if prompts:
             raise SpecwireError("give --tokens or --prompts, not both")
@@ -75,8 +75,8 @@ def build(
         out,
         prompts,
         dtype=dtype,
-        trained=_numbers(trained, "--trained") if trained else None,
-        boundaries=None if boundaries == "all" else _numbers(boundaries, "--boundaries"),
+        trained=_options.numbers(trained, "--trained") if trained else None,
+        boundaries=None if boundaries == "all" else _options.numbers(boundaries, "--boundaries"),
         name=name,
         say=lambda text: _options.note(text, quiet),
     )
@@ -131,9 +131,9 @@ def import_(
         path,
         out,
         target,
-        ids=_numbers(ids, "--ids") if ids else None,
+        ids=_options.numbers(ids, "--ids") if ids else None,
         convention=convention,
-        trained=_numbers(trained, "--trained") if trained else None,
+        trained=_options.numbers(trained, "--trained") if trained else None,
         limit=limit,
         say=lambda text: _options.note(text, quiet),
     )
@@ -159,13 +159,6 @@ def _show(path: Path, as_json: bool) -> None:
         _options.emit(document)
     else:
         click.echo(describe_text(document))
-
-
-def _numbers(text: str, option: str) -> list[int]:
-    try:
-        return [int(part) for part in text.replace(" ", ",").split(",") if part]
-    except ValueError as error:
-        raise SpecwireError(f"{option} takes whole numbers separated by commas, not {text!r}") from error
 
 
 def _read_prompts(path: Path) -> list[list[int]]:
