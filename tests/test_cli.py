@@ -38,22 +38,59 @@ def test_bad_usage_is_no_finding(words):
     assert done.returncode == 2 and done.stderr and not done.stdout
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        "golden build --target T --out",
-        "golden import DATA --target T --out",
-        "check --golden G --capture C --html",
-        "verify TREE --target T --draft D --golden G --html",
-        "report RESULT --out",
-        "report RESULT --markdown",
-    ],
-)
+OUT_FILES = [
+    "golden build --target T --out",
+    "golden import DATA --target T --out",
+    "check --golden G --capture C --html",
+    "verify TREE --target T --draft D --golden G --html",
+    "report RESULT --out",
+    "report RESULT --markdown",
+]
+
+
+@pytest.mark.parametrize("words", OUT_FILES)
 def test_a_file_that_cannot_be_written_is_told_before_the_work(words, tmp_path):
     (tmp_path / "folder").mkdir()
     for name, why in (("none/file", f"there is no directory {tmp_path / 'none'}"), ("folder", "is a directory")):
         done = run(*words.split(), str(tmp_path / name))
         assert done.returncode == 2 and why in done.stderr and not done.stdout
+
+
+@pytest.mark.parametrize("words", OUT_FILES)
+def test_a_file_that_is_there_is_replaced_only_by_force(words, tmp_path):
+    file = tmp_path / "model.safetensors"
+    file.write_bytes(b"weights")
+    for path, why in ((file, "replace it with --force"), (Path("/dev/null"), "that is no file")):
+        done = run(*words.split(), str(path))
+        assert done.returncode == 2 and f"{path} is there already" in done.stderr and why in done.stderr
+    forced = run(*words.split(), str(file), "--force")
+    assert forced.returncode == 2 and "already" not in forced.stderr, "it went on, and missed what else is named"
+    assert file.read_bytes() == b"weights" and os.listdir(tmp_path) == [file.name]
+
+
+def test_a_report_of_no_name_replaces_none_either(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "report.html").write_text("mine")
+    done = run("report", "nowhere")
+    assert done.returncode == 2 and "report.html is there already" in done.stderr
+    assert (tmp_path / "report.html").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("words", "old"),
+    [
+        ("run TREE --target T --draft D --out", "capture/rank0/000000.forward-begin.safetensors"),
+        ("verify TREE --target T --draft D --out", "capture/rank0/000000.forward-begin.safetensors"),
+        ("verify TREE --target T --draft D --out", "verify.json"),
+        ("bench TREE --target T --draft D --out", "bench.json"),
+    ],
+)
+def test_results_of_an_earlier_run_are_not_written_over(words, old, tmp_path):
+    (tmp_path / old).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / old).write_text("earlier")
+    done = run(*words.split(), str(tmp_path))
+    assert done.returncode == 2 and "is of an earlier run" in done.stderr and old.split("/")[0] in done.stderr
+    assert (tmp_path / old).read_text() == "earlier"
 
 
 def test_a_job_that_never_began_leaves_no_folder(tmp_path, monkeypatch):

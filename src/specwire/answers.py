@@ -4,13 +4,13 @@ captures, as `answers.json`."""
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from specwire.errors import SpecwireError
+from specwire.regular import written_whole
 
 SCHEMA = "specwire.answers/1"
 NAME = "answers.json"
@@ -57,9 +57,8 @@ def answer(prompt: Sequence[int], output: Sequence[int], meta: Mapping[str, Any]
 def write_answers(folder: Path, answers: Answers) -> None:
     """Write them into a capture directory; the file appears whole or not at all."""
     document = {"schema": SCHEMA, "ranks": answers.ranks, "answers": [asdict(one) for one in answers.answers]}
-    part = folder / (NAME + ".part")
-    part.write_text(json.dumps(document), "utf-8")
-    os.replace(part, folder / NAME)
+    with written_whole(folder / NAME) as file:
+        file.write(json.dumps(document).encode())
 
 
 def read_answers(folder: Path) -> Answers | None:

@@ -1,10 +1,14 @@
-"""Reads files that came from anywhere: a pipe or a device in a file's place is refused, not waited for."""
+"""Regular files: read though they came from anywhere (a pipe or a device in a file's place is refused, not waited
+for), and written whole or not at all."""
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -30,3 +34,24 @@ def read_text(path: Path | str) -> str:
     if len(data) > TEXT_LIMIT:
         raise OSError(errno.EFBIG, f"more than {TEXT_LIMIT:,} bytes", os.fspath(path))
     return data.decode("utf-8")
+
+
+@contextlib.contextmanager
+def written_whole(path: Path | str, durable: bool = False) -> Iterator[BinaryIO]:
+    """A file to write to, which is at `path` once the block is done: all of it, or what was there before.
+
+    `durable`: also when the machine goes down right after. Raises OSError where nothing can be written.
+    """
+    path = Path(path)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            yield file
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise

@@ -7,9 +7,7 @@ unpickled, and no tensor is held whole: rows are read when they are asked for.
 from __future__ import annotations
 
 import json
-import os
 import struct
-import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
@@ -17,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specwire.errors import SpecwireError
+from specwire.regular import written_whole
 from specwire.tensorheader import ITEM_BYTES, TORCH_NAMES, Entry, read_header
 
 if TYPE_CHECKING:
@@ -137,7 +136,6 @@ def _runs(indices: list[int]) -> Iterable[tuple[int, int]]:
 
 def write_tensors(path: Path | str, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str]) -> None:
     """Write `tensors` in this order; the same input gives the same bytes. Replaces `path` in one step."""
-    path = Path(path)
     header: dict[str, Any] = {"__metadata__": dict(sorted(metadata.items()))}
     end = 0
     for name, tensor in tensors.items():
@@ -146,17 +144,10 @@ def write_tensors(path: Path | str, tensors: Mapping[str, torch.Tensor], metadat
         header[name] = {"dtype": code, "shape": list(tensor.shape), "data_offsets": [begin, end]}
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=True).encode()
     text += b" " * (-len(text) % 8)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(len(text).to_bytes(8, "little") + text)
-            for tensor in tensors.values():
-                file.write(_bytes(tensor))
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+    with written_whole(path) as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for tensor in tensors.values():
+            file.write(_bytes(tensor))
 
 
 def _bytes(tensor: torch.Tensor) -> memoryview | bytes:

@@ -101,8 +101,6 @@ def run(job: Job, view: Path, out: Path, progress: Progress) -> EngineResult:
     from specwire.engine.run import run_engine
 
     captures = out / "capture"
-    if captures.exists() and any(captures.iterdir()):
-        raise SpecwireError(f"{captures}: holds captures of an earlier run. Name a new directory with --out.")
     captures.mkdir(parents=True, exist_ok=True)
     prompts = _prompts(job)
     boundaries = {} if job.golden else {"EAGLE3_CAPTURE_BOUNDARIES": str(_layers(job))}

@@ -6,7 +6,6 @@ import contextlib
 import fcntl
 import hashlib
 import json
-import os
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,6 +18,7 @@ from specwire.bench.points import Enough, Say, Stand, Workload, measure
 from specwire.bench.run import describe
 from specwire.bench.statistics import quantile
 from specwire.errors import FAULT, OK, SpecwireError
+from specwire.regular import written_whole
 
 SCHEMA = "specwire.sweep/1"
 HOPELESS = 0.75  # a point whose best run is this far below the best point's mean is not going to win
@@ -234,9 +234,5 @@ def _kept(folder: Path, retry_failed: bool) -> dict[str, Any] | None:
 def _write(path: Path, value: Mapping[str, Any]) -> None:
     """Whole or not at all, also when the machine goes down."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_suffix(".part")
-    with part.open("w", encoding="utf-8") as file:
-        json.dump(value, file, indent=1, allow_nan=False)
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)
+    with written_whole(path, durable=True) as file:
+        file.write(json.dumps(value, indent=1, allow_nan=False).encode())

@@ -18,22 +18,51 @@ quiet = click.option("--quiet", is_flag=True, help="No progress and no notes on 
 dry_run = click.option("--dry-run", is_flag=True, help="Say what would be done; write nothing.")
 show_diff = click.option("--diff", "show_diff", is_flag=True, help="Print a unified diff of what would change; write nothing.")
 wait = click.option("--wait", type=float, metavar="SECONDS", help="While a process runs from the tree, wait so long for its end.")
+force = click.option(
+    "--force",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=lambda ctx, option, given: ctx.meta.update(force=given),
+    help="Replace a file that is there.",
+)
 python_exe = click.option("--python", metavar="EXE", help="Whose SGLang the word 'installed' means.")
 
 
 class OutFile(click.Path):
-    """A file to be written when all is done: that it can be is known before the work begins, not after."""
+    """A file to be written when all is done: that it can be is known before the work begins, not after.
+
+    One that is there is only replaced with `--force`, which every command with such a file has.
+    """
 
     def __init__(self) -> None:
         super().__init__(path_type=Path, dir_okay=False, writable=True)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         path = super().convert(value, param, ctx)
+        if os.path.lexists(path) and not (ctx and ctx.meta.get("force") and path.is_file()):
+            again = "name another, or replace it with --force" if path.is_file() else "that is no file: name another"
+            self.fail(f"{path} is there already: {again}.", param, ctx)
         folder = Path(path).parent
         if not folder.is_dir():
             self.fail(f"{path}: there is no directory {folder}. Make it first.", param, ctx)
         if not os.access(folder, os.W_OK):
             self.fail(f"{path}: nothing may be written in {folder}.", param, ctx)
+        return path
+
+
+class OutDir(click.Path):
+    """A directory for a command's results, made when there is none; refused when it holds such `results` already."""
+
+    def __init__(self, *results: str) -> None:
+        super().__init__(path_type=Path, file_okay=False)
+        self.results = results
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        path = super().convert(value, param, ctx)
+        for old in (path / name for name in self.results):
+            if old.is_dir() and any(old.iterdir()) or old.is_file():
+                self.fail(f"{old} is of an earlier run: name another directory, or move this one away.", param, ctx)
         return path
 
 

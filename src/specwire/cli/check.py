@@ -41,6 +41,7 @@ from specwire.trees.tree import Tree
     help="Capture of another run of the same system, on other ranks, whose acceptance is set beside this one's.",
 )
 @click.option("--html", type=_options.OutFile(), metavar="FILE", help="Also write one self-contained page.")
+@_options.force
 @_options.quiet
 @_options.as_json
 def command(

@@ -45,6 +45,7 @@ def command() -> None:
     help="Precision that will be served; the target's own by default.",
 )
 @click.option("--name", help="The target's name, to be recorded; its directory's by default.")
+@_options.force
 @_options.quiet
 @_options.as_json
 def build(
@@ -104,6 +105,7 @@ def build(
     help="Boundaries the draft was trained on, in slot order; all of the data's by default.",
 )
 @click.option("--limit", default=8, show_default=True, help="Records to take.")
+@_options.force
 @_options.quiet
 @_options.as_json
 def import_(

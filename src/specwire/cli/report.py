@@ -21,6 +21,7 @@ from specwire.cli import _options as options
     help="Write Markdown, too; without --out, instead.",
 )
 @click.option("--title", default="Is speculation worth it?", show_default=True, help="The page's title.")
+@options.force
 @options.as_json
 @options.quiet
 def command(results, html, text, title, as_json, quiet):
@@ -36,15 +37,17 @@ def command(results, html, text, title, as_json, quiet):
     from specwire.report.markdown import markdown
     from specwire.report.page import page
     from specwire.report.read import read_results
+    from specwire.regular import written_whole
 
+    if not html and not text:
+        html = options.OutFile().convert("report.html", None, click.get_current_context())
     blocks = contents(read_results(results))
-    written = {}
-    if html or not text:
-        written[html or Path("report.html")] = page(title, blocks)
+    written = {html: page(title, blocks)} if html else {}
     if text:
         written[text] = markdown(title, blocks)
     for path, whole in written.items():
-        path.write_text(whole, "utf-8")
+        with written_whole(path) as file:
+            file.write(whole.encode())
         options.note(f"wrote {path}", quiet)
     if as_json:
         print(json.dumps({"schema": "specwire.report/1", "written": [str(path) for path in written]}))

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
 from specwire.cli import _jobs as jobs
@@ -10,7 +8,7 @@ from specwire.cli import _options as options
 
 @click.command()
 @jobs.job_options
-@click.option("--out", required=True, type=click.Path(path_type=Path), metavar="DIR", help="Where captures and the engine's log go.")
+@click.option("--out", required=True, type=options.OutDir("capture"), metavar="DIR", help="Where captures and the engine's log go.")
 @options.as_json
 @options.quiet
 def command(out, as_json, quiet, **job):

@@ -2,8 +2,6 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
-
 import click
 
 from specwire.cli import _jobs as jobs
@@ -12,8 +10,9 @@ from specwire.cli import _options as options
 
 @click.command()
 @jobs.job_options
-@click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Keep captures, the engine's log and verify.json here.")
+@click.option("--out", type=options.OutDir("capture", "verify.json"), metavar="DIR", help="Keep captures, the engine's log and verify.json here.")
 @click.option("--html", type=options.OutFile(), metavar="FILE", help="Also write one self-contained page.")
+@options.force
 @options.as_json
 @options.quiet
 def command(out, html, as_json, quiet, **job):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-import os
-import tempfile
 from html import escape
 from pathlib import Path
 from typing import Any
+
+from specwire.regular import written_whole
 
 _STYLE = """
 body {
@@ -35,12 +35,8 @@ svg { max-width: 100%; height: auto } svg text { font: 11px ui-monospace, monosp
 
 def write_page(path: Path | str, document: dict[str, Any], reproduce: str | None = None) -> None:
     """Write the page; `reproduce` is the command to show. The file appears whole or not at all."""
-    path = Path(path)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    with os.fdopen(handle, "w", encoding="utf-8") as file:
-        file.write(page(document, reproduce))
-    os.chmod(temporary, 0o644)
-    os.replace(temporary, path)
+    with written_whole(path) as file:
+        file.write(page(document, reproduce).encode())
 
 
 def page(document: dict[str, Any], reproduce: str | None = None) -> str:
