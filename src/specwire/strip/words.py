@@ -12,8 +12,9 @@ from typing import NamedTuple
 
 # Byte strings, at least one of which stands in every file that holds something for us. Searching for them is
 # all that happens to a clean file, so they are few; what they hit is then looked at line by line.
-NEEDLES = (b"DEBUG", b"EAGLE", b"eagle", b"DBG", b"_debug", b"_dbg", b"breakpoint", b"pdb")
-_STOPS = (b"breakpoint", b"pdb")
+# (`IPyth`: a search takes the last two letters first, and "on" is everywhere.)
+_STOPS = (b"breakpoint", b"pdb", b"pudb", b"debugpy", b"pydevd", b"IPyth")
+NEEDLES = (b"DEBUG", b"EAGLE", b"eagle", b"DBG", b"_debug", b"_dbg", *_STOPS)
 _FLAGS = (b"_debug", b"_dbg")
 
 _KIND = frozenset("DEBUG DBG TRACE DUMP PROBE CAPTURE PRINT LOG VERBOSE INSPECT".split())
@@ -34,7 +35,7 @@ _OWN_FLAG = rb"\b_[a-z0-9_]*(?:debug|dbg)[a-z0-9_]*"
 _ONE_TIME = re.compile(
     rb"\bnot\b(?!\s+in\b).*%b|%b['\"]?(?:\s*,\s*\d+\s*\))?\s*(?:<|==)" % (_OWN_FLAG, _OWN_FLAG)
 )
-_STOP = re.compile(rb"\bbreakpoint\s*\(|\bi?pdb\b")
+_STOP = re.compile(rb"\bbreakpoint\s*\(|\b(?:i?pdb|pudb|debugpy|pydevd\w*|IPython\b.*\bembed)\b")
 
 
 class Words(NamedTuple):
