@@ -1,4 +1,4 @@
-"""The draft's attention does not see what it should.
+"""The draft's attention, or the target's, does not see what it should.
 
 Symptom: exact states and inputs, low acceptance; or the target's own output changes when speculation is on.
 Cause: the draft reads or writes the wrong cache slots, another attention group, or a window that is not its
@@ -8,12 +8,19 @@ Fix: give the draft its own cache and its own attention settings.
 
 from specwire.diagnosis.case import Case
 from specwire.diagnosis.evidence import Cause, Evidence
+from specwire.diagnosis.fits import off_from
 from specwire.diagnosis.hints import static_cause
 
 
 def check(evidence: Evidence) -> Cause | None:
     if found := static_cause(evidence, "kv-attn"):
         return found
+    if evidence.sample and evidence.off and (first := off_from(evidence) or 0) > 1:
+        return Cause("likely", f"in every prompt the rows before position {first} are the golden's, and those from there on "
+                     f"are off (slots {list(evidence.off)}): the target attends to {first} tokens where the golden's saw "
+                     f"more, or the other way round",
+                     "compare the served target's sliding_window, layer_types and rope_scaling with those that the golden was "
+                     f"built with, and see whether {first} is the engine's chunk of a prefill", steps=2)
     run, errors = evidence.draft.layer_run, evidence.draft.layer_errors
     if run is None or not run.startswith("attention"):
         return None
@@ -23,13 +30,27 @@ def check(evidence: Evidence) -> Cause | None:
                  "that its cache is written for the prompt and read back from the same slots", steps=1)
 
 
+def _after(position):
+    """The states as they are before a position, and from there on with a little of the row before."""
+
+    def alter(states, world):
+        import torch
+
+        later = (torch.arange(len(states)) >= position)[:, None]
+        return states + 0.1 * later * states.roll(1, 0)
+
+    return alter
+
+
 CAUGHT = [
+    Case("the target's own window", alter=_after(4)),
     Case("only itself", draft_run={"window": 1}),
     Case("a window of four", draft_run={"window": 4}),
     Case("its own window left out", draft_run={"window": None, "own_window": 4}),
     Case("another window than its own", draft_run={"window": 2, "own_window": 4}),
 ]
 CLEAN = [
+    Case("from the second row on", draft_run={}, alter=_after(1)),
     Case("all before", draft_run={}),
     Case("its own window", draft_run={"own_window": 4}),
     Case("another theta", draft_run={"theta": 500000.0}),

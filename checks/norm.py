@@ -6,6 +6,7 @@ before `fc`.
 Fix: hand on the states as they were in training, before the norm.
 """
 
+from specwire.diagnosis.alterations import one_slot
 from specwire.diagnosis.case import Case
 from specwire.diagnosis.evidence import Cause, Evidence, NotSeen
 from specwire.diagnosis.fits import is_final, normed
@@ -73,4 +74,5 @@ CLEAN = [
     Case("norms before fc", draft_run={"norms": "there"}),
     Case("another layer", slots=(2, 6, 9)),
     Case("final states alone", slots=("final_norm",)),
+    Case("a slot of zeros", alter=one_slot(2, lambda states: 0 * states)),
 ]

@@ -13,7 +13,8 @@ from specwire.diagnosis.fits import sum_over_ranks
 def check(evidence: Evidence) -> Cause | None:
     if len(evidence.seen.captured) < 2 or not evidence.off:
         return None
-    if any((evidence.captured(slot) == 0).double().mean() > 0.3 for slot in evidence.off):
+    held = evidence.seen.captured.values()
+    if any((states[:, slot] == 0).double().mean() > 0.3 for states in held for slot in evidence.off):
         return None  # every rank has a part of its own: a shard
     kinds = [sum_over_ranks(evidence, slot, evidence.trained[slot]) for slot in evidence.off]
     if None in kinds:
@@ -37,4 +38,8 @@ CAUGHT = [
     Case("the branch partial, the residual whole", ranks=2, per_rank=_deferred),
     Case("the same, golden without residuals", ranks=2, per_rank=_deferred, residuals=False),
 ]
-CLEAN = [Case("as trained", ranks=8), Case("equal on all ranks, and wrong", ranks=2, slots=(2, 6, 9))]
+CLEAN = [
+    Case("on one rank alone", ranks=2, per_rank=lambda rank, states, world: states * (1 - rank)),
+    Case("as trained", ranks=8),
+    Case("equal on all ranks, and wrong", ranks=2, slots=(2, 6, 9)),
+]

@@ -24,6 +24,11 @@ def check(evidence: Evidence) -> Cause | None:
     whole = all(evidence.fits(evidence.summed(slot), evidence.trained[slot]) for slot in evidence.off)
     if not whole or owners.max() > len(evidence.off):
         return None
+    bare = [rank for rank in evidence.ranks if not any(evidence.captured(slot, rank).any() for slot in evidence.off)]
+    if len(bare) == len(evidence.ranks) - 1:
+        return Cause("certain", f"slots {list(evidence.off)}: one rank holds the golden's rows, and rank "
+                     f"{', '.join(map(str, bare))} nothing but zeros", "hand the states to every rank: each drafts from "
+                     "its own copy", steps=1)
     return Cause("certain", f"slots {list(evidence.off)}: no value is set on two ranks, and their sum over "
                             f"{len(evidence.ranks)} ranks is the "
                  "golden's row", FIX, steps=1)
@@ -43,6 +48,7 @@ CAUGHT = [
     Case("a quarter of the columns each", ranks=4, per_rank=_columns),
     Case("half of the rows each", ranks=2, per_rank=lambda rank, states, world: states.tensor_split(2)[rank]),
     Case("zero outside its own columns", ranks=2, per_rank=_padded),
+    Case("on one rank alone", ranks=2, per_rank=lambda rank, states, world: states * (1 - rank)),
 ]
 CLEAN = [
     Case("as trained", ranks=4),

@@ -1,4 +1,4 @@
-"""The draft's layer turns its positions with another rotary base than its config says, or with none.
+"""The draft's layer, or the target's, turns its positions with another rotary base than its config says, or with none.
 
 Symptom: exact states; acceptance falls with position or beyond a length.
 Cause: one table shared by target and draft, a theta read from the wrong place, a config that lost its own.
@@ -7,12 +7,19 @@ Fix: run the draft with the rotary settings it was trained with.
 
 from specwire.diagnosis.case import Case
 from specwire.diagnosis.evidence import Cause, Evidence
+from specwire.diagnosis.fits import off_from
 from specwire.diagnosis.hints import static_cause
 
 
 def check(evidence: Evidence) -> Cause | None:
     if found := static_cause(evidence, "rope"):
         return found
+    if evidence.sample and evidence.off and off_from(evidence) == 1:
+        return Cause("likely", f"in every prompt the row at position 0 is the golden's, and those after it are off (slots "
+                     f"{list(evidence.off)}, by about {max(evidence.nearest[slot][1] for slot in evidence.off):.2g}): the "
+                     "same tokens in the same layers, turned or attended to otherwise",
+                     "compare the served target's rope_theta, rope_scaling and attention settings with those that the golden "
+                     "was built with, and what the engine makes of them", steps=2)
     run, errors = evidence.draft.layer_run, evidence.draft.layer_errors
     if run is None or not run.startswith(("rope", "without rotary")):
         return None
@@ -22,11 +29,28 @@ def check(evidence: Evidence) -> Cause | None:
                  "give the draft its own rotary table, with the theta of its config.json", steps=1)
 
 
+def _after(position):
+    """The states as they are before a position, and from there on with a little of the row before."""
+
+    def alter(states, world):
+        import torch
+
+        later = (torch.arange(len(states)) >= position)[:, None]
+        return states + 0.1 * later * states.roll(1, 0)
+
+    return alter
+
+
 CAUGHT = [
+    Case("the target's own", alter=_after(1)),
+    Case("the target's own, in bfloat16", alter=_after(1), dtype="bfloat16"),
     Case("another theta", draft_run={"theta": 500000.0}),
     Case("no rotation", draft_run={"theta": None}),
 ]
 CLEAN = [
+    Case("from the fourth row on", draft_run={}, alter=_after(3)),
+    Case("from the first row on", draft_run={}, alter=_after(0)),
+    Case("rows late, but for the first", draft_run={}, alter=lambda states, world: states[[0, *range(len(states) - 1)]]),
     Case("as configured", draft_run={}),
     Case("other weights", draft_run={"fc": "random"}),
     Case("without the norm of its output", draft_run={"output": "bare"}),

@@ -5,6 +5,7 @@ Cause: references to a buffer that is written again, or a graph that was capture
 Fix: copy the states when they are collected; set the layers before graphs are captured.
 """
 
+from specwire.diagnosis.alterations import one_slot
 from specwire.diagnosis.case import Case
 from specwire.diagnosis.evidence import Cause, Evidence
 from specwire.diagnosis.fits import repeated_rows
@@ -16,6 +17,11 @@ FIX = "copy the states when they are collected, and set the layers to capture be
 def check(evidence: Evidence) -> Cause | None:
     if not evidence.off:
         return None
+    empty = [slot for slot in evidence.off if not any(held[:, slot].any() for held in evidence.seen.captured.values())]
+    if empty:
+        return Cause("certain", f"slots {empty} are zero in all {len(evidence.seen.places)} rows looked at, on every "
+                     "rank: nothing was written into them", "hand the states on after they have been collected, and see "
+                     "that every slot is copied", steps=0)
     first, *others = (evidence.captured(slot) for slot in range(evidence.slot_count))
     if others and all(states.equal(first) for states in others):
         return Cause("certain", f"all slots hold the same bytes, of boundary {evidence.found[0]}, where "
@@ -38,6 +44,8 @@ def _first_again(states, world):
 CAUGHT = [
     Case("an earlier prompt's states", alter=_first_again),
     Case("one buffer in every slot", slots=(10, 10, 10)),
+    Case("a slot that was never filled", alter=one_slot(2, lambda states: 0 * states)),
+    Case("no slot was ever filled, on two ranks", ranks=2, alter=lambda states, world: 0 * states),
 ]
 CLEAN = [
     Case("as trained"),

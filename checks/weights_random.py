@@ -5,14 +5,16 @@ Cause: tensors whose names the loader does not know keep their random start; or 
 Fix: export the draft under the names that this release loads.
 """
 
+from math import isfinite
+
 from specwire.diagnosis.case import Case
-from specwire.diagnosis.evidence import Cause, Evidence
+from specwire.diagnosis.evidence import Cause, Evidence, Skipped
 from specwire.diagnosis.hints import static_cause
 
 FIX = "compare the checkpoint's tensor names with those the engine loads, and its path with the one you mean"
 
 
-def check(evidence: Evidence) -> Cause | None:
+def check(evidence: Evidence) -> Cause | Skipped | None:
     if found := static_cause(evidence, "weights-random"):
         return found
     draft = evidence.draft
@@ -23,9 +25,12 @@ def check(evidence: Evidence) -> Cause | None:
     if draft.layer_run is not None:
         return None
     nearest = min(draft.layer_errors, key=draft.layer_errors.get)
+    if not isfinite(draft.layer_errors[nearest]):
+        return Skipped("the draft's states are not finite")
     return Cause("likely", "the draft's layer does not give what the checkpoint's weights make of its "
                            f"inputs: {nearest} is nearest, off by "
-                 f"{draft.layer_errors[nearest]:.2g}", FIX, steps=3)
+                 f"{draft.layer_errors[nearest]:.2g}", f"{FIX}; if they agree, compare the layer with the trained one: "
+                 "the order of its two inputs, its norms' eps, its rotary settings", steps=3)
 
 
 CAUGHT = [

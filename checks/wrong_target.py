@@ -5,13 +5,14 @@ Cause: another checkpoint is served: a different model, a fine-tune of the right
 Fix: serve the target that the draft was trained for, or train the draft for this one.
 """
 
-from specwire.diagnosis.alterations import stranger
+from specwire.diagnosis.alterations import one_row, one_slot, stranger
 from specwire.diagnosis.case import Case
 from specwire.diagnosis.evidence import Cause, Evidence
+from specwire.diagnosis.sides import target_sites
 
 
 def check(evidence: Evidence) -> Cause | None:
-    return _by_size(evidence) or _by_states(evidence)
+    return _by_size(evidence) or _by_states(evidence) or _in_part(evidence)
 
 
 def _by_size(evidence: Evidence) -> Cause | None:
@@ -31,25 +32,62 @@ def _by_size(evidence: Evidence) -> Cause | None:
 
 
 def _by_states(evidence: Evidence) -> Cause | None:
-    served, golden = evidence.context.target_name, evidence.golden
-    hashes = [name.partition("sha256:")[2] for name in (served or "", golden.target)]
-    other = all(hashes) and hashes[0] != hashes[1]
+    other, configs = _configs(evidence)
     if evidence.slot_count != len(evidence.trained) or any(k is not None for k in evidence.found):
         return None
     away = [distance for _, distance in evidence.nearest]
     if not all(distance < float("inf") for distance in away) or evidence.any_row_known:
         return None
-    related, whole = all(distance < 0.7 for distance in away), len(evidence.seen.boundaries) > golden.layers
+    related, whole = all(distance < 0.7 for distance in away), len(evidence.seen.boundaries) > evidence.golden.layers
     return Cause(
         "certain" if other else "possible" if related and not whole else "likely",
         f"no slot holds any boundary of the golden: nearest are {[k for k, _ in evidence.nearest]} at "
         "relative L2 "
         f"{[float(f'{distance:.2g}') for distance in away]}"
         + (", near enough for a relative of the target" if related else "")
-        + (f"; the config served is {served}, the golden is of {golden.target}" if other else ""),
-        f"serve the target that the golden is of ({golden.target}), or build a golden and train a draft for "
-        "the one served",
-        steps=6, last_resort=not other,
+        + _embeddings(evidence) + configs,
+        _fix(evidence), steps=6, last_resort=not other,
+    )
+
+
+def _in_part(evidence: Evidence) -> Cause | None:
+    """Some slots or some rows are right: a target that is changed in its later layers, or at some tokens."""
+    off = evidence.off
+    if not off or evidence.not_finite or evidence.moved_rows or any(evidence.found[slot] is not None for slot in off):
+        return None
+    rows = {row for slot in off for row in evidence.bad_rows(slot)}
+    if not rows:
+        return None
+    other, configs = _configs(evidence)
+    right = [slot for slot in range(evidence.slot_count) if slot not in off]
+    away = [float(f"{evidence.nearest[slot][1]:.2g}") for slot in off]
+    return Cause(
+        "likely" if other else "possible",
+        f"slots {list(off)} hold no boundary of the golden in {len(rows)} of {len(evidence.seen.places)} rows (relative L2 "
+        f"{away})" + (f", slots {right} are exact" if right else "") + ": nothing known explains it"
+        + _embeddings(evidence) + configs,
+        _fix(evidence), steps=7, last_resort=not other,
+    )
+
+
+def _configs(evidence: Evidence) -> tuple[bool, str]:
+    """Whether the served target's config is known to be another than the golden's, and a phrase that says so."""
+    served, golden = evidence.context.target_name, evidence.golden.target
+    hashes = [name.partition("sha256:")[2] for name in (served or "", golden)]
+    other = all(hashes) and hashes[0] != hashes[1]
+    return other, f"; the config served is {served}, the golden is of {golden}" if other else ""
+
+
+def _embeddings(evidence: Evidence) -> str:
+    states = [side.state for side in target_sites(evidence) if side.site == "embedding-capture"]
+    return "; the embeddings, boundary 0, differ already" if states == ["differs"] else ""
+
+
+def _fix(evidence: Evidence) -> str:
+    return (
+        f"serve the target that the golden is of ({evidence.golden.target}), or build a golden and train a draft for the "
+        "one served; if it is the same one, see that the golden's token_ids are all the tokens that its states were "
+        "computed from (BOS, chat template)"
     )
 
 
@@ -59,6 +97,8 @@ CAUGHT = [
         context={"target": {"num_hidden_layers": 24, "hidden_size": 32}},
     ),
     Case("another seed", alter=stranger(seed=1)),
+    Case("later layers trained on", alter=one_slot(2, lambda states: states + 0.1 * states.roll(1, 1))),
+    Case("one token's embedding", alter=one_row(3, lambda row: row.roll(1))),
     Case("a fine-tune", alter=stranger(seed=1, share=0.2), dtype="bfloat16"),
 ]
 CLEAN = [

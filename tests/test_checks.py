@@ -56,3 +56,57 @@ def test_a_healthy_system_has_no_cause(dtype: str, ranks: int, tmp_path) -> None
     document = examine(evidence_of(Case("healthy", dtype=dtype, ranks=ranks), tmp_path))
     assert document["verdict"] == "match" and document["causes"] == []
     assert document["ranks"] == ranks and document["ranks_agree"] is True
+
+
+def _late(states: torch.Tensor, world: object) -> torch.Tensor:
+    return states.roll(1, 0)
+
+
+def _narrow(states: torch.Tensor, world: object) -> torch.Tensor:
+    return states.bfloat16().float()
+
+
+@pytest.mark.parametrize(
+    ("alter", "captured", "expected"),
+    [
+        (_narrow, None, {"boundary-offset", "dtype"}),
+        (lambda states, world: states * 1.1, None, {"boundary-offset", "scale"}),
+        (_late, [2, 6, 9], {"boundary-offset", "token-shift"}),
+        (lambda states, world: states.flip(0), [2, 6, 9], {"boundary-offset", "row-select"}),
+    ],
+)
+def test_two_faults_at_once_are_both_named(alter, captured, expected, tmp_path) -> None:
+    end = captured and {"note": "captured: 3", "captured": captured}
+    case = Case("both", slots=(2, 6, 9), alter=alter, forward_end=end)
+    causes = examine(evidence_of(case, tmp_path))["causes"]
+    assert {cause["id"] for cause in causes} == expected
+    assert causes[0]["id"] == "boundary-offset" and "once" in causes[0]["evidence"]
+    assert "noise floor, once" not in causes[0]["evidence"]
+
+
+def test_one_fault_is_not_made_two(tmp_path) -> None:
+    """Rows of the trained layers, late: what the target said that it captures is what was trained."""
+    end = {"note": "captured: 3", "captured": [3, 7, 10]}
+    causes = examine(evidence_of(Case("late", alter=_late, forward_end=end), tmp_path))["causes"]
+    assert [cause["id"] for cause in causes] == ["token-shift"]
+
+
+ADDS_ONE = staticmethod(lambda ids: sorted({k + 1 for k in ids}) if ids else [2, 6, 9])
+
+
+@pytest.mark.parametrize(
+    ("ids", "slots", "trained", "fix"),
+    [
+        ([2, 6, 9], (3, 7, 10), (10, 7, 3), "column blocks of fc.weight in the order [2, 1, 0]"),
+        ([9, 2, 6], (3, 7, 10), (10, 3, 7), "column blocks of fc.weight in the order [1, 2, 0]"),
+        ([2, 6, 9], (10, 7, 3), (3, 7, 10), "config already gives [2, 6, 9]"),
+        ([3, 7, 10], (4, 8, 11), (3, 7, 10), "write [2, 6, 9] as eagle_aux_hidden_state_layer_ids"),
+    ],
+)
+@pytest.mark.parametrize("rule", [ADDS_ONE, None])
+def test_a_fix_never_tells_to_write_ids_that_would_not_do(ids, slots, trained, fix, rule, tmp_path) -> None:
+    context = {"draft": {"eagle_aux_hidden_state_layer_ids": ids}, "rule": rule and rule.__func__}
+    document = examine(evidence_of(Case("ids", slots=slots, trained=trained, context=context), tmp_path))
+    if rule is None and "already" in fix:
+        fix = "set eagle_aux_hidden_state_layer_ids"  # without the source's rule nobody knows what they give
+    assert document["causes"][0]["fix"].startswith(fix) or fix in document["causes"][0]["fix"]

@@ -43,7 +43,7 @@ class Case:
 
     `alter(states, world)` takes and gives the concat of one prompt, [n, slots * hidden]; `per_rank(rank,
     states, world)` likewise, for each rank. `known` and `residuals` say what the golden holds, `id_shift` by
-    how much the draft's token ids are shifted, `positions(ids)` gives other positions than 0, 1, ...,
+    how much the draft's token ids are shifted, `golden` changes its boundaries (of each prompt, by number) beforehand, `positions(ids)` gives other positions than 0, 1, ...,
     `forward_end` is metadata of such an event, `draft_run` says how a small draft is run, see
     `specwire.diagnosis.case_draft`; `said` how the target's end is told, see `specwire.diagnosis.case_said`. `context` is for `make_context`; in it `draft` is a config and `draft_weights` maps
     names to shapes.
@@ -59,6 +59,7 @@ class Case:
     known: Sequence[int] | None = None
     residuals: bool = True
     id_shift: int = 1
+    golden: Callable[[dict[int, torch.Tensor]], dict[int, torch.Tensor]] | None = None
     positions: Callable[[Sequence[int]], Sequence[int]] | None = None
     forward_end: Mapping[str, Any] | None = None
     draft_run: Mapping[str, Any] | None = None
@@ -166,7 +167,9 @@ def write_case_golden(path: Path, case: Case) -> None:
     prompts = [
         States(
             ids,
-            {k: world[k].to(dtype) for k in (range(LAYERS + 1) if case.known is None else case.known)},
+            (case.golden or dict)(
+                {k: world[k].to(dtype) for k in (range(LAYERS + 1) if case.known is None else case.known)}
+            ),
             world["final_norm"].to(dtype),
             {k: world[f"residual.{k}"].to(dtype) for k in case.trained if k and case.residuals},
         )

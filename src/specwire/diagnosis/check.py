@@ -19,6 +19,7 @@ from specwire.diagnosis.evidence import Cause, Evidence, NotSeen, Skipped
 from specwire.diagnosis.gather import gather
 from specwire.diagnosis.judge import Slot, judge, missing_rows
 from specwire.diagnosis.sides import target_sites
+from specwire.diagnosis.together import two_faults
 from specwire.errors import FINDING, INCONCLUSIVE, OK
 from specwire.goldens.golden import open_golden
 from specwire.registry import modules
@@ -146,7 +147,8 @@ def diagnose(evidence: Evidence) -> tuple[list[Cause], list[dict[str, str]]]:
     """Every check's answer: the causes, most probable first, and one line per check."""
     causes: list[Cause] = []
     lines: list[dict[str, str]] = []
-    for name, module in modules("specwire.checks").items():
+    known = modules("specwire.checks")
+    for name, module in known.items():
         try:
             answer = module.check(evidence)
         except NotSeen as error:
@@ -161,6 +163,10 @@ def diagnose(evidence: Evidence) -> tuple[list[Cause], list[dict[str, str]]]:
             lines.append({"id": name, "state": "skipped", "why": answer.why})
         else:
             lines.append({"id": name, "state": "ok", "why": ""})
+    if not any(cause.confidence == "certain" for cause in causes):
+        for cause in two_faults(evidence, known):
+            causes.append(cause)
+            lines[list(known).index(cause.id)] = {"id": cause.id, "state": "fault", "why": cause.evidence}
     if any(cause.confidence != "possible" and not cause.last_resort for cause in causes):
         causes = [cause for cause in causes if not cause.last_resort]
     likelier = evidence.acceptance.points_to  # among causes that fit equally well, and nowhere else

@@ -76,6 +76,8 @@ def _norm_weight(before: torch.Tensor, after: torch.Tensor, bound: float) -> boo
     """
     if len(before) < 8 or not (before.isfinite().all() and after.isfinite().all()):
         return False
+    if not (before.any(dim=-1).all() and after.any(dim=-1).all()):
+        return False  # a norm with weights of zero would make any row one of zeros
     x, y = before.double(), after.double()
     x = x / x.square().mean(dim=-1, keepdim=True).sqrt().clamp_min(1e-300)
     weight = (x[::2] * y[::2]).sum(dim=0) / x[::2].square().sum(dim=0).clamp_min(1e-300)
@@ -92,6 +94,24 @@ def rotated_basis(evidence: Evidence, slot: int) -> bool:
     size = y.norm(dim=-1)
     difference = (x @ x.T - y @ y.T) / (size[:, None] * size[None, :]).clamp_min(1e-300)
     return difference.abs().max().item() <= bound
+
+
+def off_from(evidence: Evidence) -> int | None:
+    """The position from which on rows are off, though near, when it is one for all prompts and slots; None otherwise.
+
+    What a row sees of the rows before it, and how far away, differs then; what each token is by itself does not.
+    """
+    places = evidence.seen.places
+    bad = {slot: set(evidence.bad_rows(slot)) for slot in evidence.off}
+    if not bad or not all(bad.values()) or evidence.not_finite:
+        return None
+    first = min(places[row][1] for rows in bad.values() for row in rows)
+    expected = {row for row, (_, position) in enumerate(places) if position >= first}
+    near = all(k == evidence.trained[slot] and away < 0.5 for slot in bad for k, away in [evidence.nearest[slot]])
+    prompts = {places[row][0] for row in expected}
+    if not first or not near or any(rows != expected for rows in bad.values()) or len(prompts) < min(first, 2):
+        return None
+    return first
 
 
 def repeated_rows(evidence: Evidence) -> list[tuple[int, int]]:

@@ -49,7 +49,18 @@ def layer_ids_fix(evidence: Evidence, captured: Sequence[int]) -> str:
     key = "eagle_aux_hidden_state_layer_ids in the draft's config.json"
     ids = context.layer_ids
     write = context.ids_for(trained)
-    if write is None and ids is not None and len(ids) == len(captured):
+    if write is not None and write == ids:
+        return (
+            f"the draft's config already gives {listed(ids)}, which {release}'s source turns into {listed(trained)}: look "
+            f"at what was changed between the layer loop and the draft, or whether another config was served"
+        )
+    if write is None and None not in trained and sorted(captured) == sorted(trained) == list(captured):
+        order = [trained.index(k) for k in captured]
+        return (
+            f"no order of the ids gives {listed(trained)}: {release} collects layers in ascending order. Put the column "
+            f"blocks of fc.weight in the order {listed(order)} (and per-slot norms with them)"
+        )
+    if write is None and context.rule is None and ids is not None and len(ids) == len(captured):
         # Not asked of the source: inferred from what it did with the ids that it was given.
         shifts = {k - given for k, given in zip(captured, ids)}
         write = [k - min(shifts) for k in trained] if len(shifts) == 1 else None
