@@ -154,6 +154,7 @@ SPOILERS = {
     "metadata no strings": spoil_metadata(num_layers=6),
     "trained no list": spoil_metadata(trained_boundaries="3, 31"),
     "trained beyond the layers": spoil_metadata(trained_boundaries="[1, 3, 99]"),
+    "trained on more slots than there are boundaries": spoil_metadata(trained_boundaries=json.dumps([2] * 8)),
     "trained empty": spoil_metadata(trained_boundaries="[]"),
     "layers no number": spoil_metadata(num_layers="many"),
     "hidden size wrong": spoil_metadata(hidden_size="17"),

@@ -155,10 +155,57 @@ def test_a_pickle_is_refused_and_never_executed(target: Path, tmp_path: Path, mo
         ({"input_ids": torch.tensor(IDS), "hidden_states": torch.full((5, 48), float("nan"))}, "NaN"),
         ({"input_ids": torch.tensor(IDS), "hidden_states": torch.zeros(5, 32)}, "names 3 layers"),
         ({"input_ids": torch.ones(5), "hidden_states": torch.zeros(5, 48)}, "no token ids"),
+        ({"input_ids": torch.ones(5) > 0, "hidden_states": torch.zeros(5, 48)}, "no token ids"),
+        ({"input_ids": torch.tensor(IDS), "hidden_states": torch.zeros(5, 48).to(torch.float8_e4m3fn)}, "16 bits"),
+        ({"input_ids": torch.tensor(IDS), "hidden_states": torch.zeros(5, 48).to_sparse()}, "no plain tensor"),
+        ({"input_ids": torch.tensor(IDS), "hidden_states": torch.zeros(5, 48, device="meta")}, "no plain tensor"),
+        ({"input_ids": torch.zeros(1).expand(10**9), "hidden_states": torch.zeros(1).expand(10**9, 48)}, "more than the"),
     ],
 )
 def test_data_that_does_not_fit_is_refused(tensors, message: str, target: Path, tmp_path: Path) -> None:
     torch.save(tensors, tmp_path / "0.pt")
     with pytest.raises(SpecwireError, match=message):
+        import_golden(tmp_path / "0.pt", tmp_path / "out", target, ids=(1, 3, 5), convention="boundary")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_file_larger_than_a_prompt_can_be_is_not_read(target: Path, tmp_path: Path) -> None:
+    """Its header is honest; nothing of it takes any room on the disk."""
+    rows = (5 << 30) // 192
+    header = json.dumps(
+        {
+            "hidden_states": {"dtype": "F32", "shape": [rows, 48], "data_offsets": [0, rows * 192]},
+            "input_ids": {"dtype": "I64", "shape": [rows], "data_offsets": [rows * 192, rows * 200]},
+        }
+    ).encode()
+    with open(tmp_path / "0.safetensors", "wb") as file:
+        file.write(len(header).to_bytes(8, "little") + header)
+        file.truncate(8 + len(header) + rows * 200)
+    with pytest.raises(SpecwireError, match="more than the"):
+        import_golden(tmp_path / "0.safetensors", tmp_path / "out", target, ids=(1, 3, 5), convention="boundary")
+
+
+@pytest.mark.parametrize(
+    ("ids", "trained", "message"),
+    [((1, 1, 5), None, "names a layer twice"), ((1, 3, 5), (1, 2, 5), r"not \[2\]")],
+)
+def test_layers_that_the_data_has_not_are_refused(ids, trained, message: str, target: Path, tmp_path: Path) -> None:
+    torch.save({"input_ids": torch.tensor(IDS), "hidden_states": torch.zeros(5, 48)}, tmp_path / "0.pt")
+    with pytest.raises(SpecwireError, match=message):
+        import_golden(tmp_path / "0.pt", tmp_path / "out", target, ids=ids, convention="boundary", trained=trained)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_place_that_takes_no_file_is_said(target: Path, tmp_path: Path) -> None:
+    torch.save({"input_ids": torch.tensor(IDS), "hidden_states": torch.zeros(5, 48)}, tmp_path / "0.pt")
+    with pytest.raises(SpecwireError, match="cannot write /proc/"):
+        import_golden(tmp_path / "0.pt", Path("/proc/golden"), target, ids=(1, 3, 5), convention="boundary")
+
+
+def test_a_config_of_absurd_numbers_writes_nothing(target: Path, tmp_path: Path) -> None:
+    config = json.loads((target / "config.json").read_text()) | {"num_hidden_layers": 10**400}
+    (target / "config.json").write_text(json.dumps(config))
+    torch.save({"input_ids": torch.tensor(IDS), "hidden_states": torch.zeros(5, 48)}, tmp_path / "0.pt")
+    with pytest.raises(SpecwireError, match="positive number"):
         import_golden(tmp_path / "0.pt", tmp_path / "out", target, ids=(1, 3, 5), convention="boundary")
     assert not (tmp_path / "out").exists()

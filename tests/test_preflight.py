@@ -113,6 +113,13 @@ def test_ids_at_the_top_level_are_not_seen_by_the_engine(tmp_path):
     assert first(document) == "default-boundaries" and "top level" in document["causes"][0]["evidence"]
 
 
+@pytest.mark.parametrize("ids", [["1", "5", "8"], [None, 5, 8], "1,5,8", {"a": 1}, [[1], [5]], 5], ids=str)
+def test_ids_that_are_no_numbers_are_one_sentence(tmp_path, ids):
+    config = {**draft_config(), "eagle_config": {"eagle_aux_hidden_state_layer_ids": ids}}
+    with pytest.raises(SpecwireError, match="a list of whole numbers is needed"):
+        run(tmp_path, config)
+
+
 def test_a_permuted_order_says_how_to_permute(tmp_path):
     assert "order [1, 0, 2]" in run(tmp_path, trained=(6, 2, 9))["causes"][0]["fix"]
 
@@ -193,6 +200,8 @@ FILE_FAULTS = [
     pytest.param(None, without(d2t=("I64", (128,), b"\xff" * 8 * 128)), "vocab-map", id="negative ids"),
     pytest.param(None, without(d2t=("I64", (128,), None)), "vocab-map", id="zeros against the marks"),
     pytest.param(None, without("lm_head.weight"), "embed-head", id="no head"),
+    pytest.param(None, without("lm_head.weight", **{"model.lm_head.weight": ("BF16", (128, 64), None)}), "embed-head",
+                 id="a head by another name"),
     pytest.param(None, without(**{"lm_head.weight": ("BF16", (64, 64), None)}), "embed-head", id="rows of the head"),
     pytest.param(None, without(**{"embed_tokens.weight": ("BF16", (256, 64), None)}), "embed-head", id="embedding"),
     pytest.param(None, without("midlayer.mlp.down_proj.weight"), "weights-random", id="a missing weight"),

@@ -39,9 +39,9 @@ def text_config(config: dict[str, Any]) -> dict[str, Any]:
     )
     merged = {**config, **inner} if inner else config
     for key in ("num_hidden_layers", "hidden_size", "vocab_size"):
-        if type(merged.get(key)) is not int or merged[key] <= 0:
+        if type(merged.get(key)) is not int or not 0 < merged[key] < 10**9:
             raise SpecwireError(
-                f"the target's config gives {key} as {merged.get(key)!r}: a positive number is needed"
+                f"the target's config gives {key} as {str(merged.get(key))[:40]!r}: a positive number is needed"
             )
     return merged
 

@@ -107,6 +107,11 @@ def open_golden(path: Path | str) -> Golden:
             f"trained_boundaries of {path} must be a list of boundaries between 0 and {layers}, not "
             f"{list(trained)}"
         )
+    if len(trained) > layers + 1:
+        raise SpecwireError(
+            f"trained_boundaries of {path} names {len(trained):,} slots: a target with {layers} layers has {layers + 1} "
+            "boundaries"
+        )
     prompts = _prompts(file, layers, hidden)
     if "vocab_size" in metadata:
         check_token_ids([prompt.token_ids for prompt in prompts], _number(file, "vocab_size"), str(path))

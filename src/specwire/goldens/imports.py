@@ -55,6 +55,11 @@ def import_golden(
             )
     if not all(0 <= k <= layers for k in trained):
         raise SpecwireError(f"--trained {list(trained)}: the target has boundaries 0 to {layers}")
+    if lacking := sorted(set(trained) - set(boundaries)):
+        raise SpecwireError(
+            f"--trained {list(trained)}: the data holds boundaries {list(boundaries)}, not {lacking}, so there would be "
+            "nothing to compare"
+        )
     say(f"ids read as {how}: boundaries {list(boundaries)}, trained {list(trained)}")
     dtype = str(records[0].states[0].dtype).removeprefix("torch.")
     write_golden(
@@ -88,6 +93,8 @@ def _boundaries(
         )
     if len(ids) != count:
         raise SpecwireError(f"--ids names {len(ids)} layers, {record.origin} holds {count}")
+    if len(set(ids)) < count:
+        raise SpecwireError(f"--ids {list(ids)} names a layer twice: the data's layers are each one of their own")
     fitting = {
         name: tuple(k + step for k in ids)
         for name, step in CONVENTIONS.items()

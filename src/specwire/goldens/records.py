@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 TOKENS = ("token_ids", "input_ids", "tokens")
 STATES = ("aux_hidden_state", "aux_hidden_states", "hidden_states", "concat")
+FINAL = "hidden_state"
+LIMIT = 4 << 30  # bytes of one record: 32,768 tokens of a target 7,168 wide with four layers take half of it
 
 
 @dataclass(frozen=True)
@@ -62,9 +64,13 @@ def read_records(path: Path, hidden: int) -> Iterator[Record]:
 def _tensors(file: Path) -> dict[str, torch.Tensor]:
     import torch
 
+    known = (*TOKENS, *STATES, FINAL)
     if file.suffix == ".safetensors":
         held = open_tensors(file)
-        return {name: held.rows(name) for name in held.tensors if held.tensors[name].shape}
+        names = [name for name, entry in held.tensors.items() if entry.shape]
+        _bounded(file, sum(entry.stop - entry.start for name, entry in held.tensors.items() if name in known))
+        return {name: held.rows(name) if name in known else torch.empty(0) for name in names}
+    _bounded(file, file.stat().st_size)
     try:
         loaded: Any = torch.load(file, map_location="cpu", weights_only=True)
     except (
@@ -79,7 +85,18 @@ def _tensors(file: Path) -> dict[str, torch.Tensor]:
         raise SpecwireError(
             f"{file} holds a {type(loaded).__name__}: a dict with token ids and states is needed"
         )
-    return {str(name): value for name, value in loaded.items() if isinstance(value, torch.Tensor)}
+    tensors = {str(name): value for name, value in loaded.items() if isinstance(value, torch.Tensor)}
+    for name in tensors.keys() & set(known):
+        if tensors[name].layout != torch.strided or tensors[name].device.type != "cpu":
+            raise SpecwireError(f"{name} of {file} is no plain tensor ({tensors[name].layout}, {tensors[name].device})")
+    # A few stored bytes may be said to be a tensor of any size.
+    _bounded(file, sum(value.numel() * value.element_size() for name, value in tensors.items() if name in known))
+    return tensors
+
+
+def _bounded(file: Path, size: int) -> None:
+    if size > LIMIT:
+        raise SpecwireError(f"{file} holds {size:,} bytes of one prompt, more than the {LIMIT:,} that are read: cut it")
 
 
 def _record(file: Path, tensors: dict[str, torch.Tensor], hidden: int) -> Record:
@@ -91,12 +108,12 @@ def _record(file: Path, tensors: dict[str, torch.Tensor], hidden: int) -> Record
             f"({', '.join(STATES)}) are needed"
         )
     ids = tensors[ids_name].reshape(-1)
-    if ids.is_floating_point() or len(ids) == 0:
+    if str(ids.dtype).removeprefix("torch.") not in ("int64", "int32", "int16", "uint8") or len(ids) == 0:
         raise SpecwireError(
             f"{ids_name} of {file} are no token ids: {tensors[ids_name].dtype}, shape "
             f"{list(tensors[ids_name].shape)}"
         )
-    final = tensors.get("hidden_state") if states_name.startswith("aux") else None
+    final = tensors.get(FINAL) if states_name.startswith("aux") else None
     return Record(
         str(file),
         tuple(ids.tolist()),
@@ -121,8 +138,8 @@ def _layers(
     """Cut states into layers of [tokens, hidden]: from [tokens, k * hidden], [tokens, k, hidden] or [k,
     tokens, hidden]."""
     shape = list(states.shape)
-    if not states.is_floating_point():
-        raise SpecwireError(f"{name} of {file} is {states.dtype}: states are floating point")
+    if str(states.dtype).removeprefix("torch.") not in ("float64", "float32", "bfloat16", "float16"):
+        raise SpecwireError(f"{name} of {file} is {states.dtype}: states are floating point of 16 bits or more")
     if states.dim() == 3 and shape[0] == 1 and shape[2] != hidden:
         states = states[0]
     if states.dim() == 2 and states.shape[0] == tokens and states.shape[1] % hidden == 0:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from specwire.errors import SpecwireError, said
 from specwire.goldens.golden import SCHEMA, Noise
 from specwire.tensorfile import write_tensors
 
@@ -65,4 +66,7 @@ def write_golden(
                 for name, table in sorted(noise.items())
             }
         )
-    write_tensors(path, tensors, metadata)
+    try:
+        write_tensors(path, tensors, metadata)
+    except OSError as error:
+        raise SpecwireError(f"cannot write {path}: {said(error)}") from error

@@ -53,6 +53,12 @@ def _embed_head(facts: Facts) -> Check:
             f"draft_vocab_size is null (it is {facts.draft.get('draft_vocab_size')}): the head would stay random",
             "export the draft with its lm_head, or set draft_vocab_size to null to share the target's",
         )
+    if head in model.dropped and not model.head_from_target and not model.tied:
+        return fault(
+            "embed-head",
+            f"{facts.version} takes no tensor by the name {head}, and not the target's head either: it would stay random",
+            "export the draft with its head as lm_head.weight",
+        )
     wrong = _wrong_shape(facts, "lm_head.weight") or _wrong_shape(facts, "embed_tokens.weight") or _shared(facts)
     if wrong:
         return fault("embed-head", *wrong)

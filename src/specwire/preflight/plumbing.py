@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from specwire.errors import SpecwireError
 from specwire.preflight.interpreter import execute
 from specwire.preflight.interpreter.machine import Frame, Machine
 from specwire.preflight.interpreter.modules import Module, Source
@@ -134,4 +135,9 @@ def _evaluate(
     use = [value for name, value in found.items() if name.endswith("use_aux_hidden_state")]
     if len(ids) != 1 or not known(ids[0]):
         raise NotUnderstood("the layer ids were not found where they are read")
+    given = ids[0]
+    if given is not None and not (isinstance(given, list) and all(isinstance(one, (int, float)) for one in given)):
+        raise SpecwireError(
+            f"the draft's config.json gives {KEY} as {str(given)[:60]}: a list of whole numbers is needed"
+        )
     return ids[0], bool(use[0]) if use and known(use[0]) else True
