@@ -402,3 +402,30 @@ def test_a_second_run_of_another_width_is_no_match(golden: Path, folder: Path, s
     document = check_capture(golden, folder)
     assert document["verdict"] == "mismatch" and document["causes"]
     assert document["concat_shape"][1] == 16 * len(slots)
+
+
+@pytest.mark.parametrize(
+    "prompts",
+    [
+        pytest.param([[4], [7]], id="one token each"),
+        pytest.param([[4, 5, 6], [7, 5, 6]], id="alike but for the first token"),
+        pytest.param([[4, 5, 6], [4]], id="one the beginning of the other"),
+        pytest.param([[4, 5, 6], [4, 5, 6]], id="the same twice"),
+    ],
+)
+@pytest.mark.parametrize("together", [True, False])
+def test_prompts_that_the_drafts_own_ids_cannot_tell_apart(prompts, together: bool, tmp_path: Path, folder: Path) -> None:
+    """The draft's ids lack each prompt's first token: the target's, of the same forward, have it."""
+    states = make_states(prompts)
+    if prompts[0] == prompts[1]:
+        states[1] = states[0]
+    golden = make_golden(tmp_path / "golden.safetensors", prompts, states)
+    batches = [[0, 1]] if together else [[0], [1]]
+    for number, batch in enumerate(batches):
+        requests = [(prompts[p], 0, len(prompts[p])) for p in batch]
+        embedded = [states[p][0] for p in batch]
+        write_batch(folder, 0, 2 * number, requests, embedded, site="embedding-capture", boundary=0)
+        write_batch(folder, 0, 2 * number + 1, requests, [concat(states[p], SLOTS) for p in batch])
+    document = check_capture(golden, folder)
+    assert document["rows_compared"] == sum(map(len, prompts)) and document["notes"] == []
+    assert document["verdict"] == "match", document["why"]

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from specwire.capture import Event
+from specwire.capture import Capture, Event
 from specwire.goldens.golden import Golden
 
 DRAFT_SITES = ("draft-input", "draft-fc")
+TARGET_SITES = ("embedding-capture", "layer-capture", "hidden-state-dump", "forward-end", "concat-full")
 
 
 @dataclass(frozen=True)
@@ -34,33 +36,51 @@ class Alignment:
     shift: int
 
 
-def align(events: Sequence[Event], golden: Golden) -> Alignment:
+def align(events: Sequence[Event], golden: Golden, asked: Mapping[int, array] | None = None) -> Alignment:
     """Find each event's rows in the golden's prompts, by token ids and positions.
 
     A draft gets its ids shifted left by one. When all of a run's ids fit unshifted only, that is a finding of
-    its own, and `shift` is 0.
+    its own, and `shift` is 0. `asked` has, by the id() of an event, the ids that the target was given in the same
+    forward: where the draft's fit several prompts, because only the first token differs, those tell.
     """
     shift = 0 if events and events[0].site not in DRAFT_SITES else 1
-    found = _align(events, golden, shift)
+    found = _align(events, golden, shift, asked or {})
     if shift and not found.pieces:
-        unshifted = _align(events, golden, 0)
+        unshifted = _align(events, golden, 0, asked or {})
         if unshifted.pieces:
             return unshifted
     return found
 
 
-def _align(events: Sequence[Event], golden: Golden, shift: int) -> Alignment:
+def asked_of_the_target(capture: Capture, events: Sequence[Event]) -> dict[int, array]:
+    """The token ids of the target's prefill before each of the draft's, where it was of as many rows."""
+    wanted, found = {id(event) for event in events}, {}
+    last: dict[int, array | None] = {}
+    for event in capture.events:
+        if id(event) in wanted:
+            ids = last.get(event.rank)
+            if ids and len(ids) == event.rows:
+                found[id(event)] = ids
+        elif event.site in TARGET_SITES and event.prefill:
+            last[event.rank] = event.token_ids
+    return found
+
+
+def _align(events: Sequence[Event], golden: Golden, shift: int, asked: Mapping[int, array]) -> Alignment:
     prompts = [array("q", prompt.token_ids) for prompt in golden.prompts]
+    placed: Counter[tuple[int, int, int]] = Counter()
     pieces: list[Piece] = []
     strange: list[str] = []
     odd: list[str] = []
     for event in events:
         for first, rows, prefix in event.requests:
-            piece = _place(event, first, rows, prefix, prompts, shift)
+            own = asked.get(id(event))
+            piece = _place(event, first, rows, prefix, prompts, shift, own[first : first + rows] if own else None, placed)
             if not isinstance(piece, Piece):
                 strange.append(f"{event}, rows {first}..{first + rows}: {piece}")
                 continue
             pieces.append(piece)
+            placed[event.rank, piece.prompt, piece.position] += 1
             positions = _part(event.positions, first, rows)
             if positions and positions != array("q", range(piece.position, piece.position + rows)):
                 odd.append(
@@ -71,7 +91,8 @@ def _align(events: Sequence[Event], golden: Golden, shift: int) -> Alignment:
 
 
 def _place(
-    event: Event, first: int, rows: int, prefix: int | None, prompts: Sequence[array], shift: int
+    event: Event, first: int, rows: int, prefix: int | None, prompts: Sequence[array], shift: int, own: array | None,
+    placed: Counter[tuple[int, int, int]],
 ) -> Piece | str:
     if first < 0 or rows <= 0 or first + rows > event.rows:
         return f"only {event.rows} rows of states were recorded"
@@ -90,10 +111,14 @@ def _place(
     starts += [positions[0]] if positions and positions[0] not in starts else []
     for start in starts or [0]:
         fits = [p for p, prompt in enumerate(prompts) if _fits(ids, prompt, start, shift)]
+        if len({tuple(prompts[p][: start + rows]) for p in fits}) > 1 and own:
+            fits = [p for p in fits if _fits(own, prompts[p], start, 0)] or fits
         if len({tuple(prompts[p][: start + rows]) for p in fits}) > 1:
             return f"its token ids fit {len(fits)} golden prompts"
         if fits:
-            return Piece(event, first, rows, fits[0], start)
+            # Of prompts that begin alike: one that ends here rather than a longer one, and each in its turn.
+            order = {p: (placed[event.rank, p, start], len(prompts[p]) != start + rows) for p in fits}
+            return Piece(event, first, rows, min(fits, key=order.__getitem__), start)
     return "its token ids are those of no golden prompt"
 
 

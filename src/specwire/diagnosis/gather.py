@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from specwire.capture import Capture, Event
-from specwire.diagnosis.align import Piece, align
+from specwire.diagnosis.align import Piece, align, asked_of_the_target
 from specwire.diagnosis.compare import Comparison, compare, locate, matched_ranks
 from specwire.diagnosis.context import Context
 from specwire.diagnosis.evidence import Evidence, Sample
@@ -21,7 +21,7 @@ SAMPLE_ROWS = 512
 def gather(golden: Golden | NoGolden, capture: Capture, context: Context) -> Evidence:
     """Align the capture with the golden, compare all of its rows, and look closely at some."""
     site, events = _main_events(capture)
-    alignment = align(events, golden)
+    alignment = align(events, golden, asked_of_the_target(capture, events))
     pieces, notes = _one_width(alignment.pieces, golden.hidden * len(golden.trained))
     by_rank, odd = matched_ranks(pieces)
     lead = tuple(next(iter(by_rank.values()), ()))
