@@ -429,3 +429,17 @@ def test_prompts_that_the_drafts_own_ids_cannot_tell_apart(prompts, together: bo
     document = check_capture(golden, folder)
     assert document["rows_compared"] == sum(map(len, prompts)) and document["notes"] == []
     assert document["verdict"] == "match", document["why"]
+
+
+def test_a_decode_in_the_midst_of_prefills_is_no_row_of_a_longer_prompt(golden: Path, folder: Path) -> None:
+    """The second prompt has been prefilled and goes on, one token after its end, beside a chunk of the first."""
+    write_batch(folder, 0, 0, [(PROMPTS[1], 0, 4), (PROMPTS[0], 0, 3)],
+                [STATES[1][0], STATES[0][0][:3]], site="embedding-capture", boundary=0)  # fmt: skip
+    write_batch(folder, 0, 1, [(PROMPTS[1], 0, 4), (PROMPTS[0], 0, 3)], [concat(STATES[1], SLOTS), concat(STATES[0], SLOTS, 0, 3)])
+    said = [*PROMPTS[1], 11]
+    write_batch(folder, 0, 2, [(said, 4, 5), (PROMPTS[0], 3, 6)],
+                [torch.ones(1, 16), STATES[0][0][3:]], site="embedding-capture", boundary=0, mode="MIXED")  # fmt: skip
+    write_batch(folder, 0, 3, [(said, 4, 5), (PROMPTS[0], 3, 6)], [torch.ones(1, 48), concat(STATES[0], SLOTS, 3, 6)], mode="MIXED")
+    document = check_capture(golden, folder)
+    assert document["verdict"] == "match" and document["rows_compared"] == 10, document["causes"]
+    assert len(document["notes"]) == 1 and "no golden prompt" in document["notes"][0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -556,3 +557,26 @@ def test_nothing_heavy_is_imported():
         "assert not {'torch', 'sglang', 'libcst', 'numpy', 'safetensors'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(
+    "getter, base, cause",
+    [("", "nn.Module", "embed-head"), ("", "Elsewhere", "none"),
+     ("    def get_embed_and_head(self):\n        return 1, 2\n\n", "nn.Module", "none"),
+     ("    def __getattr__(self, name):\n        return 1\n\n", "nn.Module", "none")],
+    ids=["none", "perhaps inherited", "its own", "forwarded"],
+)
+def test_a_target_that_does_not_hand_its_embedding_over(tmp_path, getter, base, cause):
+    tree = shutil.copytree(ADDS_ONE, tmp_path / "tree")
+    workers = tree / "sglang" / "srt" / "speculative"
+    workers.mkdir()
+    (workers / "__init__.py").touch()
+    (workers / "eagle_worker.py").write_text("def share(target):\n    return target.get_embed_and_head()\n")
+    model = tree / "sglang" / "srt" / "models" / "llama.py"
+    text = re.sub(r"    def get_embed_and_head\(self\):\n(        .*\n)+\n?", "", model.read_text())
+    head = "class LlamaForCausalLM(nn.Module):\n"
+    assert head in text
+    text = "from elsewhere import Elsewhere\n" * (base == "Elsewhere") + text.replace(head, head.replace("nn.Module", base) + getter)
+    model.write_text(text)
+    document = run(tmp_path, tree=tree)
+    assert first(document) == cause, document["causes"]

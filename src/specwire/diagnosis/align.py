@@ -111,7 +111,9 @@ def _place(
     starts += [positions[0]] if positions and positions[0] not in starts else []
     for start in starts or [0]:
         fits = [p for p, prompt in enumerate(prompts) if _fits(ids, prompt, start, shift)]
-        if len({tuple(prompts[p][: start + rows]) for p in fits}) > 1 and own:
+        if own and rows <= shift:  # one id, and that not the prompt's to say: a decode among prefills looks the same
+            fits = [p for p in fits if _fits(own, prompts[p], start, 0)]
+        elif own and len({tuple(prompts[p][: start + rows]) for p in fits}) > 1:
             fits = [p for p in fits if _fits(own, prompts[p], start, 0)] or fits
         if len({tuple(prompts[p][: start + rows]) for p in fits}) > 1:
             return f"its token ids fit {len(fits)} golden prompts"

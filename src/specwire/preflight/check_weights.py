@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import re
 
 from specwire.preflight.facts import Facts
+from specwire.preflight.interpreter.modules import Source
+from specwire.preflight.interpreter.values import ClassRef
 from specwire.preflight.rule import EAGLE3
 from specwire.preflight.verdicts import Check, fault, ok, skipped
 
+GETTER, WORKERS = "get_embed_and_head", "sglang/srt/speculative"
 _NORM_KEYS = {"norm_before_fc": "input_norm", "fc_norm": "fc_norm", "use_aux_norm": "fc_norm"}
 
 
@@ -46,6 +50,8 @@ def _load_fix(problem: str) -> str:
 def _embed_head(facts: Facts) -> Check:
     """lm_head must come from the checkpoint or from the target; the embedding comes from the target."""
     model, head = facts.model, facts.weights.find("lm_head.weight")
+    if lacking := _lacks_getter(facts):
+        return lacking
     if head is None and not model.head_from_target and not model.tied:
         return fault(
             "embed-head",
@@ -64,6 +70,30 @@ def _embed_head(facts: Facts) -> Check:
         return fault("embed-head", *wrong)
     said = "the target's" if head is None else str(list(facts.weights.shape(head)))
     return ok("embed-head", f"lm_head: {said}; embed_tokens: the target's")
+
+
+def _lacks_getter(facts: Facts) -> Check | None:
+    """The worker asks the target for its embedding as it starts, by a method that not every class has."""
+    source = facts.source
+    names = (name for name in source.tree.python_files(WORKERS) if GETTER.encode() + b"()" in source.tree.read(name))
+    asked = next(names, None)
+    cls = next(filter(None, map(source.model_class, facts.target_config["architectures"])), None)
+    if asked is None or cls is None or source.attribute(cls, GETTER) or source.attribute(cls, "__getattr__"):
+        return None
+    if source.attribute(cls, f"{GETTER}_for_draft") or not _bases_known(source, cls):
+        return None
+    return fault(
+        "embed-head",
+        f"{cls.name} ({cls.module.where(cls.node)}) has no {GETTER}, by which {facts.version} takes the target's embedding "
+        f"for the draft ({asked}): the engine would stop",
+        "serve this target with a release whose class has it",
+    )
+
+
+def _bases_known(source: Source, cls: ClassRef) -> bool:
+    """Whether every base is torch's module or was found in the tree: else the method may come from one that was not."""
+    names = {ast.unparse(base).rpartition(".")[2] for ref in source.mro(cls) for base in ref.node.bases}
+    return names <= {"Module", *(ref.name for ref in source.mro(cls))}
 
 
 def _shared(facts: Facts) -> tuple[str, str] | None:
