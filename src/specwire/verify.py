@@ -7,14 +7,14 @@ import hashlib
 import os
 import shlex
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specwire.answers import Answers, answer, write_answers
 from specwire.diagnosis.check import check_capture
-from specwire.diagnosis.context import Rule, make_context
+from specwire.diagnosis.context import make_context
 from specwire.errors import SpecwireError
 from specwire.goldens.golden import check_token_ids, open_golden
 from specwire.model_files import read_config, text_config
@@ -139,27 +139,9 @@ def check_run(job: Job, out: Path) -> dict[str, Any]:
         target=job.target,
         draft=job.draft,
         launch=shlex.join(_as_launched(job)),
-        version=job.tree.version,
-        rule=tree_rule(job),
         tree=job.tree,
     )
     return check_capture(job.golden, out / "capture", context)
-
-
-def tree_rule(job: Job) -> Rule | None:
-    """Which boundaries the job's tree captures for given layer ids, read from its own source."""
-    from specwire.preflight.rule import captured_boundaries
-
-    config = read_config(job.target)
-
-    def rule(ids: Sequence[int] | None) -> Sequence[int] | None:
-        return captured_boundaries(job.tree, config["architectures"], config, None if ids is None else list(ids)).captured
-
-    try:
-        rule(None)
-    except SpecwireError:
-        return None
-    return rule
 
 
 def _as_launched(job: Job) -> list[str]:
