@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from specwire.preflight import captured_boundaries, draft_rule, explain
 from specwire.preflight.draft import read_draft
 from specwire.preflight.interpreter import machine
 from specwire.preflight.interpreter.modules import Source
+from specwire.preflight.rule import advice, captured_boundaries, draft_rule
 from specwire.trees.tree import Tree
 
 SLICES = Path(__file__).parent.parent / "fixtures" / "slices"
@@ -23,9 +23,9 @@ def sources() -> dict[Path, Source]:
     return {place: Source(Tree.find(place)) for place in (ADDS_ONE, BOUNDARIES)}
 
 
-def rule(sources, place, architecture, ids, algorithm="EAGLE3", **config):
+def rule(sources, place, architecture, ids, **config):
     described = {"architectures": [architecture], **LAYERS, **config}
-    return captured_boundaries(sources[place], [architecture], described, ids, algorithm)
+    return captured_boundaries(sources[place], described, ids)
 
 
 CASES = [
@@ -86,7 +86,7 @@ def test_a_wrapper_hands_on_to_its_language_model(sources):
         "text_config": LAYERS,
         "vision_config": {},
     }
-    found = captured_boundaries(sources[BOUNDARIES], config["architectures"], config, [2, 30, 58])
+    found = captured_boundaries(sources[BOUNDARIES], config, [2, 30, 58])
     assert found.captured == (2, 30, 58)
     assert found.num_layers == 61
     assert any("encoder_only" in text for text in found.assumptions) or not found.assumptions
@@ -94,7 +94,7 @@ def test_a_wrapper_hands_on_to_its_language_model(sources):
 
 def test_a_list_that_nothing_reads_captures_nothing(sources):
     config = {"text_config": LAYERS, "architectures": ["Qwen3_5ForConditionalGeneration"]}
-    found = captured_boundaries(sources[BOUNDARIES], config["architectures"], config, [2, 30, 57])
+    found = captured_boundaries(sources[BOUNDARIES], config, [2, 30, 57])
     assert found.captured == ()
     assert "never captures" in found.problem
 
@@ -113,11 +113,6 @@ def test_a_release_without_a_rule_is_said_plainly(sources):
     assert found.absent and "has no set_eagle3_layers_to_capture for PlainForCausalLM" in found.problem
     found = rule(sources, ADDS_ONE, "MambaForCausalLM", [2])
     assert found.absent and found.ids_for([3]) is None
-
-
-def test_without_eagle3_nothing_is_captured(sources):
-    found = rule(sources, ADDS_ONE, "LlamaForCausalLM", [2, 30, 57], algorithm="EAGLE")
-    assert found.captured == () and "last hidden state" in found.text
 
 
 @pytest.mark.parametrize(
@@ -194,11 +189,11 @@ def test_graphs_that_get_the_defaults_first_are_seen(sources):
     assert plumbing.early is None
 
 
-def test_explain_says_which_ids_to_write(sources):
-    target = {"architectures": ["DeepseekV3ForCausalLM"], **LAYERS}
-    text = explain(sources[BOUNDARIES], target, [2, 30, 58], [3, 31, 59])
+def test_the_advice_says_which_ids_to_write(sources):
+    text = advice(rule(sources, BOUNDARIES, "DeepseekV3ForCausalLM", [2, 30, 58]), [3, 31, 59])
     assert "= [3, 31, 59] for SGLang 0.0.2" in text and "0.5.9" in text
-    assert "No layer ids make" in explain(sources[ADDS_ONE], target, [2, 30, 58], [59, 31, 3])
+    none = advice(rule(sources, ADDS_ONE, "DeepseekV3ForCausalLM", [2, 30, 58]), [59, 31, 3])
+    assert "No layer ids make" in none
 
 
 def test_code_of_the_tree_is_never_run(tmp_path, sources):
@@ -213,7 +208,7 @@ def test_code_of_the_tree_is_never_run(tmp_path, sources):
     source = (ADDS_ONE / "sglang/srt/models/llama.py").read_text()
     (models / "llama.py").write_text(source.replace("class LlamaMLP", evil + "class LlamaMLP").replace(
         "self.capture_aux_hidden_states = True", f"__import__('os').system('touch {mark}')", 1))
-    found = captured_boundaries(Tree.find(tmp_path), ["LlamaForCausalLM"], LAYERS, [2, 30, 57])
+    found = rule({tmp_path: Source(Tree.find(tmp_path))}, tmp_path, "LlamaForCausalLM", [2, 30, 57])
     assert found.captured == (3, 31, 58)
     assert not mark.exists()
 
@@ -231,7 +226,7 @@ def test_a_loop_without_end_is_given_up(tmp_path, monkeypatch):
         "        for a in range(9999):\n            for b in range(9999):\n                pass\n"
         "EntryClass = [LoopForCausalLM]\n"
     )
-    found = captured_boundaries(Tree.find(tmp_path), ["LoopForCausalLM"], LAYERS, [2])
+    found = rule({tmp_path: Source(Tree.find(tmp_path))}, tmp_path, "LoopForCausalLM", [2])
     assert found.captured is None and "too many steps" in found.problem
 
 

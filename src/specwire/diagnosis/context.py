@@ -163,18 +163,17 @@ def _argument(name: str) -> str:
 def tree_rule(tree: Tree, target: Path) -> Rule | None:
     """Which boundaries `tree` captures for given layer ids of this target, read from its source; None when it
     cannot be read."""
+    from specwire.preflight.interpreter.modules import Source
     from specwire.preflight.rule import captured_boundaries
 
-    config = read_config(target)
+    source, config = Source(tree), read_config(target)
 
     def rule(ids: Sequence[int] | None) -> Sequence[int] | None:
-        return captured_boundaries(
-            tree, config["architectures"], config, None if ids is None else list(ids)
-        ).captured
+        return captured_boundaries(source, config, None if ids is None else list(ids)).captured
 
     try:
         rule(None)
-    except (SpecwireError, KeyError):
+    except SpecwireError:
         return None
     return rule
 

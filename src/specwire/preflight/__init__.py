@@ -1,6 +1,5 @@
 """Static verdict on target, draft, launch arguments and the tree's own layer-id rule: no engine, no torch."""
 
-from specwire.preflight.rule import captured_boundaries, draft_rule, explain
 from specwire.preflight.verdict import preflight
 
-__all__ = ["captured_boundaries", "draft_rule", "explain", "preflight"]
+__all__ = ["preflight"]

@@ -27,7 +27,7 @@ def check(facts: Facts) -> list[Check]:
     if facts.plumbing.problem:
         return _not_judged(f"how the ids get to the target was not read: {facts.plumbing.problem}", needed=True)
     captured = _residual(facts)
-    if rule.captured is None and rule.problem and not rule.problem.startswith("the engine would stop"):
+    if not rule.understood:
         return [
             skipped("hook-dead", rule.problem, needed=True),
             *_not_judged(f"the rule was not read: {rule.problem}", needed=True),
@@ -112,7 +112,7 @@ def _detail(facts: Facts, name: str, captured: tuple[int, ...], trained: tuple[i
     if name == "default-boundaries":
         top = facts.draft.get(KEY)
         if not facts.plumbing.reads_config:
-            return f"; {facts.version} never reads layer ids from the draft's config"
+            return f"; {facts.release} never reads layer ids from the draft's config"
         if facts.plumbing.layer_ids is not None:
             return f"; {facts.plumbing.layer_ids} makes no difference: without ids it captures the same"
         if top is not None:

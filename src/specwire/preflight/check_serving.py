@@ -78,15 +78,15 @@ def _window(facts: Facts) -> Check:
         return ok("kv-attn", "the draft's config names no sliding window")
     said = f"the draft's config has a sliding window of {window} tokens"
     if facts.model is None or _READS_WINDOW.search(facts.model.text):
-        return ok("kv-attn", f"{said}, which {facts.version} reads")
+        return ok("kv-attn", f"{said}, which {facts.release} reads")
     # The engine's number leaves out the token that asks; the config's counts it.
     option = "speculative-draft-window-size"
     if facts.launch is None:
-        return skipped("kv-attn", f"{said}, which {facts.version} never reads: no launch was given")
+        return skipped("kv-attn", f"{said}, which {facts.release} never reads: no launch was given")
     if facts.launch.number(option) in (window - 1, window):
         return ok("kv-attn", f"{said}, and the launch gives it")
     fix = f"--{option} {window - 1}" if f"--{option}" in facts.launch.options.by_name else "use a release that reads it"
-    return fault("kv-attn", f"{said}, which {facts.version} never reads ({facts.model.where}): the draft would "
+    return fault("kv-attn", f"{said}, which {facts.release} never reads ({facts.model.where}): the draft would "
                  "see all tokens before", fix, "likely")
 
 
@@ -218,7 +218,7 @@ def _risky_flags(facts: Facts) -> list[Note]:
                           "--speculative-draft-model-quantization says otherwise"))
     if launch.unknown:
         found.append(
-            Note("launch", f"{facts.version} has no option {', '.join(launch.unknown)}: it would not start")
+            Note("launch", f"{facts.release} has no option {', '.join(launch.unknown)}: it would not start")
         )
     unresolved = [word for word in launch.words if "$" in word]
     if unresolved:

@@ -31,7 +31,7 @@ def _loads(facts: Facts) -> Check:
     names = facts.draft["architectures"]
     if facts.model is None:
         return fault(
-            "draft-load", f"{facts.version} has no model class {names[0]}", "use a release that has it"
+            "draft-load", f"{facts.release} has no model class {names[0]}", "use a release that has it"
         )
     problem = facts.model.problem
     if problem and problem.startswith("the engine would stop"):
@@ -55,7 +55,7 @@ def _embed_head(facts: Facts) -> Check:
     if head is None and not model.head_from_target and not model.tied:
         return fault(
             "embed-head",
-            f"no lm_head.weight in {facts.draft_dir}, and {facts.version} takes the target's only when "
+            f"no lm_head.weight in {facts.draft_dir}, and {facts.release} takes the target's only when "
             f"draft_vocab_size is null (it is {facts.draft.get('draft_vocab_size')}): the head would stay random",
             "export the draft with its lm_head, or set draft_vocab_size to null to share the target's",
         )
@@ -120,7 +120,7 @@ def _wrong_shape(facts: Facts, ending: str) -> tuple[str, str] | None:
         return None
     key = "draft_vocab_size" if "lm_head" in ending else "vocab_size"
     return (
-        f"{ending} is {list(have)}, {facts.version} builds {list(want)} from the draft's config",
+        f"{ending} is {list(have)}, {facts.release} builds {list(want)} from the draft's config",
         f'"{key}": {have[0]} in the draft\'s config.json if the checkpoint is right, else export it again',
     )
 
@@ -172,18 +172,18 @@ def _norms(facts: Facts) -> Check:
     config = {**facts.draft, **(nested if isinstance(nested, dict) else {})}
     for key, module in _NORM_KEYS.items():
         if config.get(key) and not any(f"{module}." in name for name in model.parameters):
-            return fault("norm", f"the draft's config has {key}: true, {facts.version} builds no {module} "
+            return fault("norm", f"the draft's config has {key}: true, {facts.release} builds no {module} "
                          f"({model.where}): it would run without", f"use a release whose draft class reads {key}")
     if config.get("norm_output") and not re.search(r"""['"]norm_output['"]|config\.norm_output""", model.text):
-        return fault("norm", f"the draft's config has norm_output: true, which {facts.version} never reads",
+        return fault("norm", f"the draft's config has norm_output: true, which {facts.release} never reads",
                      "use a release whose draft class reads norm_output")
     unused = [name for name in model.dropped if "norm" in name]
     if unused:
-        return fault("norm", f"the checkpoint has {_few(unused)}, which {facts.version} drops: nothing applies it",
+        return fault("norm", f"the checkpoint has {_few(unused)}, which {facts.release} drops: nothing applies it",
                      "set the key that turns this norm on (norm_before_fc, fc_norm) in the draft's config.json")
     empty = [name for name in model.parameters if _is_fc_norm(name) and name not in model.filled]
     if empty:
-        return fault("norm", f"{facts.version} builds {_few(empty)}, and no tensor fills it: it stays at ones",
+        return fault("norm", f"{facts.release} builds {_few(empty)}, and no tensor fills it: it stays at ones",
                      "export the draft with its norms, or take the key out of its config.json")
     return _norm_sizes(facts)
 
@@ -193,7 +193,7 @@ def _norm_sizes(facts: Facts) -> Check:
         want = facts.model.parameters[name]
         have = facts.weights.shape(tensors[0]) if len(tensors) == 1 else None
         if "norm" in name and want and have and want != have:
-            return fault("norm", f"{tensors[0]} is {list(have)}, {facts.version} builds {list(want)}",
+            return fault("norm", f"{tensors[0]} is {list(have)}, {facts.release} builds {list(want)}",
                          "serve the draft with the config that it was trained with")
     count = sum("norm" in name for name in facts.model.parameters)
     return ok("norm", f"{count} norms, each filled and of its size")

@@ -65,7 +65,7 @@ def _tree(facts: Facts) -> Check | None:
         return None
     return fault(
         "fc-width",
-        f"the checkpoint's fc.weight is {list(facts.fc)}, {facts.version} builds {list(built)} for this config "
+        f"the checkpoint's fc.weight is {list(facts.fc)}, {facts.release} builds {list(built)} for this config "
         f"({facts.model.where}): loading it fails",
         "make the number of layer ids and target_hidden_size in the draft's config.json fit fc.weight, "
         "or use a release that reads them",
@@ -101,6 +101,6 @@ def _bias(facts: Facts) -> Check | None:
         return None
     return fault(
         "fc-width",
-        f"the checkpoint has {name}, which {facts.version} drops: it builds fc without a bias for this config",
+        f"the checkpoint has {name}, which {facts.release} drops: it builds fc without a bias for this config",
         '"bias": true in the draft\'s config.json',
     )

@@ -54,8 +54,8 @@ class Facts:
     recorded: Recorded | None
 
     @property
-    def version(self) -> str:
-        return f"SGLang {self.source.tree.version}" if self.source.tree.version else "this tree"
+    def release(self) -> str:
+        return self.source.release
 
     @property
     def hidden(self) -> int:

@@ -7,7 +7,7 @@ without ids before the CUDA graphs are captured.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,7 +44,7 @@ class Plumbing:
     problem: str | None = None
 
 
-def read_plumbing(source: Source, draft: dict[str, Any]) -> Plumbing:
+def read_plumbing(source: Source, draft: Mapping[str, Any]) -> Plumbing:
     """What this tree makes of a draft's config. `problem` says so where it could not be read."""
     modules = list(_runner_modules(source))
     calls = [(module, node) for module in modules for node in _calls(module.node, SETTER)]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -26,7 +26,6 @@ from specwire.preflight.interpreter.values import (
 )
 from specwire.preflight.plumbing import KEY, SETTER, Plumbing, read_plumbing
 from specwire.preflight.residual import bare_capture
-from specwire.trees.tree import Tree
 
 EAGLE3 = "EAGLE3"
 
@@ -35,115 +34,83 @@ EAGLE3 = "EAGLE3"
 class Rule:
     """What one tree captures for one target and one list of layer ids.
 
-    `captured`: boundaries in slot order; None when they could not be read. `problem` says why, or why the
-    engine would not come up; `absent` is true when this release has no such rule for the target at all;
-    `bare` is where the captured stream leaves out a residual that the layers hand on beside it.
+    `captured`: boundaries in slot order; None when they could not be read. `problem` says why, or, where
+    `stops` is true, why the engine would not come up; `absent` is true when this release has no such rule for
+    the target at all; `bare` is where the captured stream leaves out a residual that the layers hand on beside it.
     """
 
-    version: str | None
+    release: str
     architecture: str
     layer_ids: list[int] | None
     num_layers: int | None
-    captured: tuple[int, ...] | None
-    where: str | None
-    text: str
+    captured: tuple[int, ...] | None = None
+    where: str | None = None
+    text: str = ""
     problem: str | None = None
+    stops: bool = False
     absent: bool = False
     assumptions: tuple[str, ...] = ()
     bare: str | None = None
     _again: Callable[[list[int] | None], Rule] | None = field(default=None, repr=False, compare=False)
 
-    def ids_for(self, boundaries: list[int] | tuple[int, ...]) -> list[int] | None:
+    @property
+    def understood(self) -> bool:
+        """Whether it was read to its end: what is captured, that the engine stops, or that there is no rule."""
+        return self.captured is not None or self.stops or self.absent
+
+    def for_ids(self, layer_ids: list[int] | None) -> Rule | None:
+        """The same rule for other ids (None: the defaults); None when there is no rule."""
+        return self._again(layer_ids) if self._again else None
+
+    def ids_for(self, boundaries: Sequence[int]) -> list[int] | None:
         """Layer ids that make this tree capture exactly `boundaries` in that order; None when none do.
 
         Candidates are tried by evaluating the rule, not by inverting a table.
         """
         if self._again is None:
             return None
-        for ids in _candidates(list(boundaries)):
-            if self._again(ids).captured == tuple(boundaries):
-                return ids
-        return None
-
-    def for_ids(self, layer_ids: list[int] | None) -> Rule | None:
-        """The same rule for other ids (None: the defaults); None when there is no rule."""
-        return self._again(layer_ids) if self._again else None
+        return next((ids for ids in candidates(boundaries) if self._again(ids).captured == tuple(boundaries)), None)
 
 
-def captured_boundaries(
-    tree: Tree | Source,
-    architectures: list[str],
-    config: dict[str, Any],
-    layer_ids: list[int] | None,
-    algorithm: str = EAGLE3,
-) -> Rule:
-    """The boundaries that the tree captures for a target with this config, given these layer ids.
+def captured_boundaries(source: Source, config: Mapping[str, Any], layer_ids: list[int] | None) -> Rule:
+    """The boundaries that the tree captures for the target with this config.json, given these layer ids.
 
-    `config` is the target's config.json. With an algorithm other than EAGLE3 the target captures nothing:
-    the draft gets the last hidden state alone. Raises SpecwireError when a source file cannot be parsed.
+    Raises SpecwireError when a source file cannot be parsed.
     """
-    source = tree if isinstance(tree, Source) else Source(tree)
-    architecture = next(
-        (name for name in architectures if source.model_class(name)),
-        architectures[0] if architectures else "",
-    )
+    architectures = config.get("architectures") or []
+    architecture = next(filter(source.model_class, architectures), next(iter(architectures), ""))
     cls = source.model_class(architecture) if architecture else None
     layers = Config(config).lookup("num_hidden_layers", None)
-    layers = layers if isinstance(layers, int) else None
-    base = Rule(source.tree.version, architecture, layer_ids, layers, None, None, "")
-    if algorithm.upper() != EAGLE3:
-        text = f"with --speculative-algorithm {algorithm} only the target's last hidden state is handed on"
-        return replace(base, captured=(), text=text)
+    base = Rule(source.release, architecture, layer_ids, layers if isinstance(layers, int) else None)
     if cls is None:
-        why = f"no model class {architecture or '(config.json names none)'} in {_release(base)}"
+        why = f"no model class {architecture or '(config.json names none)'} in {base.release}"
         return replace(base, problem=why, absent=True, text=why)
-    rule = _evaluate(source, cls, config, layer_ids, base)
-    again = (
-        None if rule.absent else lambda ids: _evaluate(source, cls, config, ids, replace(base, layer_ids=ids))
-    )
-    rule = replace(rule, _again=again)
+
+    def again(ids: list[int] | None) -> Rule:
+        return _evaluate(source, cls, config, replace(base, layer_ids=ids))
+
+    rule = again(layer_ids)
+    rule = rule if rule.absent else replace(rule, _again=again)
     return replace(rule, text=rule.text or _sentence(rule))
 
 
-def draft_rule(
-    tree: Tree | Source, target: dict[str, Any], draft: dict[str, Any], algorithm: str = EAGLE3
-) -> tuple[Rule, Plumbing]:
+def draft_rule(source: Source, target: Mapping[str, Any], draft: Mapping[str, Any]) -> tuple[Rule, Plumbing]:
     """The tree's rule for a target and a draft, both given as config.json, ids read as the tree reads them."""
-    source = tree if isinstance(tree, Source) else Source(tree)
     plumbing = read_plumbing(source, draft)
-    architectures = target.get("architectures") or []
-    rule = captured_boundaries(source, architectures, target, plumbing.layer_ids, algorithm)
-    if algorithm.upper() == EAGLE3 and not plumbing.use_aux and plumbing.reads_config:
+    rule = captured_boundaries(source, target, plumbing.layer_ids)
+    if not plumbing.use_aux and plumbing.reads_config:
         text = "the draft's eagle_config has use_aux_hidden_state false: the target captures no layer"
         rule = replace(rule, captured=(), text=text)
     return rule, plumbing
 
 
-def explain(
-    tree: Tree | Source,
-    target: dict[str, Any],
-    layer_ids: list[int] | None,
-    wanted: list[int] | tuple[int, ...],
-) -> str:
-    """Sentences for a report: what this tree makes of the ids, and which ids would capture `wanted`.
-
-    `target` is the target's config.json, `wanted` the trained boundaries in slot order.
-    """
-    rule = captured_boundaries(tree, target.get("architectures") or [], target, layer_ids)
-    if rule.captured is None and rule.problem:
-        return f"{rule.problem}."
-    return f"{rule.text}. {advice(rule, wanted)}"
-
-
-def advice(rule: Rule, wanted: list[int] | tuple[int, ...]) -> str:
-    """What to write into the draft's config so that this tree captures `wanted`."""
+def advice(rule: Rule, wanted: Sequence[int]) -> str:
+    """What to write into the draft's config so that this tree captures `wanted`, the boundaries in slot order."""
     ids = rule.ids_for(wanted)
     if ids is None:
-        return f"No layer ids make {_release(rule)} capture {list(wanted)} for {rule.architecture}."
-    said = f"Write eagle_config.{KEY} = {ids} for {_release(rule)}."
-    if rule.layer_ids and [value + 1 for value in rule.layer_ids] == list(wanted) != list(
-        rule.captured or []
-    ):
+        return f"No layer ids make {rule.release} capture {list(wanted)} for {rule.architecture}."
+    said = f"Write eagle_config.{KEY} = {ids} for {rule.release}."
+    if rule.layer_ids and [value + 1 for value in rule.layer_ids] == list(wanted) != list(rule.captured or []):
         said += (
             f" {rule.layer_ids} names outputs of layers: right where the engine adds 1 to every id, as SGLang"
             " 0.5.5 to 0.5.10 (0.5.9 among them) do for DeepSeek, and not here."
@@ -151,32 +118,43 @@ def advice(rule: Rule, wanted: list[int] | tuple[int, ...]) -> str:
     return said
 
 
-def _evaluate(
-    source: Source, cls: ClassRef, config: dict[str, Any], ids: list[int] | None, base: Rule
-) -> Rule:
+def candidates(boundaries: Sequence[int]) -> Iterator[list[int]]:
+    """Ids worth trying: shifted by little, then rotated, for rules that look at the first or the last id."""
+    for turn in range(len(boundaries)):
+        turned = [*boundaries[turn:], *boundaries[:turn]]
+        for shift in (0, -1, 1, -2):
+            ids = [boundary + shift for boundary in turned]
+            if min(ids) >= 0:
+                yield ids
+    for shift in (-1, -2):
+        yield [boundary + shift for boundary in boundaries]
+
+
+def _evaluate(source: Source, cls: ClassRef, config: Mapping[str, Any], base: Rule) -> Rule:
+    """Run the target's setter on the rule's ids, then its forward."""
     machine = Machine(source)
     root = Thing(cls, [Config(config)])
     try:
         setter = attributes.get_attribute(machine, root, SETTER)
         if not isinstance(setter, Function):
-            why = f"{_release(base)} has no {SETTER} for {base.architecture} ({cls.module.where(cls.node)})"
-            return replace(base, problem=why, absent=True, text=why, where=cls.module.where(cls.node))
+            where = cls.module.where(cls.node)
+            why = f"{base.release} has no {SETTER} for {base.architecture} ({where})"
+            return replace(base, problem=why, absent=True, text=why, where=where)
         base = replace(base, where=setter.module.where(setter.node))
         machine.written.clear()
         takes = len(setter.node.args.args) > 1
-        execute.call(machine, setter, [list(ids) if ids is not None else None] if takes else [], {})
+        ids = None if base.layer_ids is None else list(base.layer_ids)
+        execute.call(machine, setter, [ids] if takes else [], {})
         owner, where = _owner(machine)
-        if owner is None and (name := _never_read(machine, source, setter)):
-            why = f"{SETTER} ({base.where}) sets {name}, which nothing in {_release(base)} reads: it captures nothing"
+        if owner is not None:
+            rule = _walk(machine, owner, replace(base, where=where))
+            return replace(rule, assumptions=tuple(machine.assumptions))
+        if name := _never_read(machine, setter):
+            why = f"{SETTER} ({base.where}) sets {name}, which nothing in {base.release} reads: it captures nothing"
             return replace(base, captured=(), problem=why)
-        if owner is None:
-            return replace(
-                base, problem=f"not understood: {SETTER} ({base.where}) reaches no model that is read here"
-            )
-        rule = _walk(machine, owner, replace(base, where=where))
-        return replace(rule, assumptions=tuple(machine.assumptions))
+        return replace(base, problem=f"not understood: {SETTER} ({base.where}) reaches no model that is read here")
     except Raised as error:
-        return replace(base, problem=f"the engine would stop with {error} ({error.where})")
+        return replace(base, problem=f"the engine would stop with {error} ({error.where})", stops=True)
     except NotUnderstood as error:
         return replace(base, problem=f"not understood: {error}")
 
@@ -187,12 +165,12 @@ def _owner(machine: Machine) -> tuple[Thing | None, str]:
     return (rows[-1][0], rows[-1][2]) if rows else (None, "")
 
 
-def _never_read(machine: Machine, source: Source, setter: Function) -> str | None:
+def _never_read(machine: Machine, setter: Function) -> str | None:
     """A list that the setter leaves on a model under a name that stands nowhere in the tree but in the setter."""
     own = ast.unparse(setter.node)
     for thing, name, _ in machine.written:
         written = len(re.findall(rf"\b{re.escape(name)}\b", own))
-        if isinstance(thing.attrs.get(name), list) and written and source.mentions(name) == written:
+        if isinstance(thing.attrs.get(name), list) and written and machine.source.mentions(name) == written:
             return name
     return None
 
@@ -203,55 +181,34 @@ def _walk(machine: Machine, owner: Thing, base: Rule) -> Rule:
     if not isinstance(forward, Function):
         return replace(base, problem=f"not understood: {owner.class_name} has no forward to read")
     where = forward.module.where(forward.node)
-    given = {name: None for name in ("input_embeds", "pp_proxy_tensors", "input_deepstack_embeds")}
+    given = dict.fromkeys(("input_embeds", "pp_proxy_tensors", "input_deepstack_embeds"))
     given |= {"forward_batch": QUIET}
     names = {argument.arg for argument in forward.node.args.args}
     machine.captures.clear()
     machine.position = 0
-    stopped = None
+    stopped = []
     try:
         execute.call(machine, forward, [], {name: value for name, value in given.items() if name in names})
     except Raised as error:
-        stopped = f"{error} ({error.where})"
+        stopped = [f"{error} ({error.where})"]
     layers = attributes.get_attribute(machine, owner, "layers")
     if machine.position == 0 or (isinstance(layers, list) and machine.position < len(layers)):
-        return replace(
-            base, problem=f"not understood: the layer loop of {owner.class_name}.forward ({where})"
-        )
-    crash = [*machine.crashes, *([stopped] if stopped else [])]
-    problem = f"the engine would stop with {crash[0]}" if crash else None
-    if not machine.captures and problem is None and base.layer_ids != []:
-        problem = (
-            f"{owner.class_name}.forward ({where}) never captures: it does not look at what {SETTER} set"
-        )
+        return replace(base, problem=f"not understood: the layer loop of {owner.class_name}.forward ({where})")
+    problem, crashes = None, [*machine.crashes, *stopped]
+    if crashes:
+        problem = f"the engine would stop with {crashes[0]}"
+    elif not machine.captures and base.layer_ids != []:
+        problem = f"{owner.class_name}.forward ({where}) never captures: it does not look at what {SETTER} set"
     return replace(
-        base,
-        captured=tuple(machine.captures),
-        problem=problem,
+        base, captured=tuple(machine.captures), problem=problem, stops=bool(crashes),
         bare=bare_capture(forward.module, forward.node),
     )
-
-
-def _candidates(boundaries: list[int]) -> Iterator[list[int]]:
-    """Ids worth trying: shifted by little, then rotated, for rules that look at the first or the last id."""
-    for turn in range(len(boundaries)):
-        turned = boundaries[turn:] + boundaries[:turn]
-        for shift in (0, -1, 1, -2):
-            ids = [boundary + shift for boundary in turned]
-            if min(ids, default=0) >= 0:
-                yield ids
-    for shift in (-1, -2):
-        yield [boundary + shift for boundary in boundaries]
-
-
-def _release(rule: Rule) -> str:
-    return f"SGLang {rule.version}" if rule.version else "this tree"
 
 
 def _sentence(rule: Rule) -> str:
     """The rule in one sentence, found by trying it on ids that tell its branches apart."""
     if rule._again is None or rule.num_layers is None or rule.num_layers < 8:
-        return f"{_release(rule)} captures {_listed(rule.captured)} for layer ids {rule.layer_ids}"
+        return f"{rule.release} captures {_listed(rule.captured)} for layer ids {rule.layer_ids}"
     last = rule.num_layers
     usual = _shift(rule, [3, last // 2, last - 2])
     said = {None: "follows no single shift", 0: "takes layer ids as boundaries"}.get(
@@ -265,11 +222,11 @@ def _sentence(rule: Rule) -> str:
         if other is not None and other != usual:
             said += f" (but {'takes them as they are' if other == 0 else f'adds {other}'} when the {when})"
     ids = "no ids given" if rule.layer_ids is None else f"ids {rule.layer_ids}"
-    return f"{_release(rule)} {said} for {rule.architecture} ({rule.where}): {ids} capture {_listed(rule.captured)}"
+    return f"{rule.release} {said} for {rule.architecture} ({rule.where}): {ids} capture {_listed(rule.captured)}"
 
 
 def _shift(rule: Rule, ids: list[int]) -> int | None:
-    captured = rule._again(ids).captured if rule._again else None
+    captured = rule._again(ids).captured
     if captured is None or len(captured) != len(ids):
         return None
     shifts = {boundary - given for boundary, given in zip(captured, ids)}

@@ -53,7 +53,7 @@ def preflight(
     recorded = _recorded(golden, trained)
     facts = gather(source, target, draft, _launch(source, launch, launch_from, pid), recorded)
     checks = [found for check in CHECKS for found in check(facts)]
-    rows = drift(facts, trees)
+    rows = [_row(facts, tree) for tree in trees]
     if len(trees) > 1:
         checks = [_without_launch(check) for check in checks] + [_all_match(rows)]
     return {
@@ -106,24 +106,14 @@ def causes(checks: list[Check]) -> list[dict[str, Any]]:
     return [check.cause for check in sorted(faults, key=lambda check: CONFIDENCE.index(check.confidence))]
 
 
-def drift(facts: Facts, trees: Sequence[Tree]) -> list[dict[str, Any]]:
-    """What each tree would capture for this draft's config, and whether that is what it was trained on."""
-    return [_row(facts, tree) for tree in trees]
-
-
 def _row(facts: Facts, tree: Tree) -> dict[str, Any]:
-    same = tree is facts.source.tree
-    rule, plumbing = (
-        (facts.rule, facts.plumbing)
-        if same
-        else draft_rule(tree, dict(facts.target_config), dict(facts.draft))
-    )
+    """What a tree would capture for this draft's config, and whether that is what it was trained on."""
+    rule, plumbing = facts.rule, facts.plumbing
+    if tree is not facts.source.tree:
+        rule, plumbing = draft_rule(Source(tree), facts.target_config, facts.draft)
     matches = None
-    if facts.trained is not None and (rule.captured is not None or rule.problem):
+    if facts.trained is not None and rule.understood and not plumbing.problem:
         matches = rule.captured == facts.trained and rule.problem is None
-        unread = rule.captured is None and not rule.absent and "would stop" not in str(rule.problem)
-        if unread or plumbing.problem:
-            matches = None
     return {
         "tree": tree.named,
         "version": tree.version,

@@ -61,6 +61,11 @@ class Source:
     _set_by: dict[tuple[str, int], frozenset[str]] = field(default_factory=dict)
     _mentions: dict[str, int] = field(default_factory=dict)
 
+    @property
+    def release(self) -> str:
+        """What a sentence calls the tree."""
+        return f"SGLang {self.tree.version}" if self.tree.version else "this tree"
+
     def mentions(self, word: str) -> int:
         """How often a name stands anywhere in the engine's sources, in a string or a comment as well."""
         if word not in self._mentions:
