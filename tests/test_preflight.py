@@ -167,6 +167,13 @@ def test_algorithm_faults(tmp_path, algorithm, flags, said):
     assert first(document) == "algo-flag" and said in document["causes"][0]["evidence"]
 
 
+def test_an_fc_of_one_dimension_is_a_finding_whatever_the_algorithm(tmp_path):
+    flat = without(**{"fc.weight": ("BF16", (192,), None)})
+    document = run(tmp_path, None, flat, algorithm="EAGLE")
+    assert first(document) == "algo-flag" and "64 wide instead of 192" in document["causes"][0]["evidence"]
+    assert first(run(tmp_path, None, flat)) == "fc-width"
+
+
 def test_an_eagle_head_is_no_eagle3_draft(tmp_path):
     config = {**draft_config(), "architectures": ["LlamaForCausalLMEagle"], "draft_vocab_size": 512}
     document = run(tmp_path, config, {"fc.weight": ("BF16", (64, 128), None)})

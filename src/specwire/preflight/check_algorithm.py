@@ -34,8 +34,7 @@ def check(facts: Facts) -> list[Check]:
 
 def _said(facts: Facts) -> str:
     """What shows the kind of draft: its architecture, and how many states fc takes."""
-    said, width = facts.draft["architectures"][0], facts.draft_hidden_in
-    columns = facts.fc[1] if facts.fc and len(facts.fc) == 2 else None
+    said, width, columns = facts.draft["architectures"][0], facts.draft_hidden_in, facts.fc_in
     if columns is None:
         return said
     said += f", fc takes {columns}"
@@ -44,10 +43,9 @@ def _said(facts: Facts) -> str:
 
 def _wrong(facts: Facts, kind: str, why: str) -> Check:
     if kind == EAGLE3:
-        columns = facts.fc[1] if facts.fc else facts.hidden * 3
         evidence = (
             f"the draft is EAGLE-3 ({why}), the launch says --speculative-algorithm {facts.algorithm}: the target "
-            f"hands on its last state alone, {facts.hidden} wide instead of {columns}"
+            f"hands on its last state alone, {facts.hidden} wide instead of {facts.fc_in or facts.hidden * 3}"
         )
         if facts.hidden == facts.draft.get("hidden_size"):
             evidence += "; that is as wide as the embedding, so the draft leaves fc out without a word"

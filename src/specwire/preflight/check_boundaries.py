@@ -59,7 +59,7 @@ def _residual(facts: Facts) -> list[Check]:
 
 def _compared(facts: Facts, trained: tuple[int, ...]) -> list[Check]:
     captured = facts.rule.captured
-    if not facts.plumbing.use_aux and facts.fc and facts.fc[-1] != facts.hidden:
+    if not facts.plumbing.use_aux and facts.fc_in not in (None, facts.hidden):
         return _not_judged("the draft's config switches the captured states off")
     if captured == trained and facts.rule.problem is None:
         lead = "" if facts.algorithm in (EAGLE3, None) else "with EAGLE3, "

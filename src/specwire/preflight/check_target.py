@@ -41,11 +41,10 @@ def _golden(facts: Facts) -> Check | None:
 
 def _draft(facts: Facts) -> Check | None:
     """What the draft's config says about its target."""
-    width, vocabulary = facts.other_size, facts.draft.get("vocab_size")
     vouched = facts.recorded is not None and facts.recorded.hidden == facts.hidden
-    if width and not vouched:  # else it is the draft that is the wrong one: fc-width
-        return fault("wrong-target", f"the draft is for a target of hidden size {width} (fc takes {facts.fc[-1]} = "
-                     f"{facts.fc[-1] // width} x {width}), this one has {facts.hidden}", _SERVE)
+    if facts.other_size and not vouched:  # else it is the draft that is the wrong one: fc-width
+        return fault("wrong-target", facts.other_size, _SERVE)
+    vocabulary = facts.draft.get("vocab_size")
     if type(vocabulary) is int and not fits(vocabulary, facts.target["vocab_size"]):
         return fault("wrong-target", f"the draft is for a vocabulary of {vocabulary}, the target has "
                      f"{facts.target['vocab_size']}", _SERVE, "likely")

@@ -34,8 +34,8 @@ def _loads(facts: Facts) -> Check:
             "draft-load", f"{facts.release} has no model class {names[0]}", "use a release that has it"
         )
     problem = facts.model.problem
-    if problem and problem.startswith("the engine would stop"):
-        return fault("draft-load", f"{problem}", _load_fix(problem))
+    if facts.model.stops:
+        return fault("draft-load", problem, _load_fix(problem))
     if problem:
         return skipped("draft-load", problem, needed=True)
     return ok("draft-load", f"{facts.model.class_name} ({facts.model.where}) builds and loads it")

@@ -41,12 +41,7 @@ def _config(facts: Facts) -> Check | None:
         return fault("fc-width", f"fc.weight gives {rows}, config.json has hidden_size {hidden}",
                      f'"hidden_size": {rows} in the draft\'s config.json, or export the draft again')
     if facts.other_size:
-        return fault(
-            "fc-width",
-            f"the draft is for a target of hidden size {width} (fc takes {columns} = {columns // width} x {width}), "
-            f"this one has {facts.hidden}",
-            "use the draft that was trained for this target",
-        )
+        return fault("fc-width", facts.other_size, "use the draft that was trained for this target")
     if width != facts.hidden and columns % facts.hidden:
         name = "target_hidden_size" if facts.draft.get("target_hidden_size") else "hidden_size"
         return fault(

@@ -9,7 +9,7 @@ import json
 import os
 import sys
 from array import array
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,13 +33,9 @@ class Checkpoint:
     tensors: Mapping[str, Entry]
     missing: tuple[str, ...] = ()
 
-    def find(self, *endings: str) -> str | None:
-        """The tensor whose name is one of `endings`, or ends in `.` and one of them."""
-        for ending in endings:
-            for name in self.tensors:
-                if name == ending or name.endswith(f".{ending}"):
-                    return name
-        return None
+    def find(self, ending: str) -> str | None:
+        """The tensor whose name is `ending`, or ends in `.` and it."""
+        return ending_in(self.tensors, ending)
 
     def shape(self, name: str | None) -> tuple[int, ...] | None:
         return self.tensors[name].shape if name in self.tensors else None
@@ -64,6 +60,11 @@ class Checkpoint:
         if sys.byteorder == "big":
             values.byteswap()
         return values
+
+
+def ending_in(names: Iterable[str], ending: str) -> str | None:
+    """The first of `names` that is `ending`, or ends in `.` and it."""
+    return next((name for name in names if name == ending or name.endswith(f".{ending}")), None)
 
 
 def open_checkpoint(directory: Path, role: str = "draft", only: tuple[str, ...] = ()) -> Checkpoint:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from specwire.preflight.checkpoint import ending_in
 from specwire.preflight.interpreter import attributes, execute
 from specwire.preflight.interpreter.machine import Frame, Machine
 from specwire.preflight.interpreter.modules import Source
@@ -41,105 +42,90 @@ _LEAVES = _NORMS | _LINEAR | _TABLES | {"QKVParallelLinear", "MergedColumnParall
 
 
 @dataclass(frozen=True)
-class Draft:
-    """`parameters`: shape by name (None where the source does not tell). `filled`: the tensors that load
-    each. `dropped`: tensors of the checkpoint that nothing takes. `optional`: parameters that need no tensor,
-    as they start at zero, or are of modules that may not be built, for all that the source tells. `text`: the source of the draft's own file."""
+class DraftModel:
+    """What a tree builds for a draft. `text`: the source of the class's own file.
+
+    `parameters`: shape by name (None where the source does not tell). `optional`: those that need no tensor, as
+    they start at zero, or are of modules that may not be built, for all that the source tells. `filled`: the
+    tensors that load each. `dropped`: tensors of the checkpoint that nothing takes. `problem` says what was not
+    understood, or, where `stops` is true, why the engine would not come up.
+    """
 
     where: str
     class_name: str
-    parameters: Mapping[str, tuple[int, ...] | None]
-    filled: Mapping[str, tuple[str, ...]]
-    dropped: tuple[str, ...]
-    head_from_target: bool | None
-    tied: bool
+    text: str = field(repr=False)
+    parameters: Mapping[str, tuple[int, ...] | None] = field(default_factory=dict)
     optional: frozenset[str] = frozenset()
-    text: str = field(repr=False, default="")
+    head_from_target: bool | None = None
+    tied: bool = False
+    filled: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    dropped: tuple[str, ...] = ()
     problem: str | None = None
+    stops: bool = False
 
     def shape(self, ending: str) -> tuple[int, ...] | None:
         """The shape of the parameter whose name is `ending` or ends in `.` and it."""
-        for name, shape in self.parameters.items():
-            if name == ending or name.endswith(f".{ending}"):
-                return shape
-        return None
-
-    def has(self, ending: str) -> bool:
-        return any(name == ending or name.endswith(f".{ending}") for name in self.parameters)
+        return self.parameters.get(ending_in(self.parameters, ending))
 
 
-def read_draft(source: Source, config: Mapping[str, Any], tensors: Iterable[str]) -> Draft | None:
+def read_draft(source: Source, config: Mapping[str, Any], tensors: Iterable[str]) -> DraftModel | None:
     """What this tree builds and loads for a draft, given its config.json and its tensors' names.
 
-    None when the tree has no class for the draft's architecture. `problem` says what was not understood, or
-    why the engine would not come up.
+    None when the tree has no class for the draft's architecture.
     """
-    names = config.get("architectures") or []
-    cls = next((found for found in map(source.model_class, names) if found), None)
+    cls = next(filter(None, map(source.model_class, config.get("architectures") or [])), None)
     if cls is None:
         return None
     machine = Machine(source)
     root = Thing(cls, [Config(dict(config), DEFAULTS, NEVER)])
     parameters: dict[str, tuple[int, ...] | None] = {}
     optional: set[str] = set()
-    base = Draft(
-        cls.module.where(cls.node),
-        cls.name,
-        parameters,
-        {},
-        (),
-        None,
-        False,
-        text=ast.unparse(cls.module.node),
-    )
+    model = DraftModel(cls.module.where(cls.node), cls.name, ast.unparse(cls.module.node), parameters)
     try:
         execute.build(machine, root)
-        _collect(machine, root, "", parameters, optional, set())
-    except (Raised, NotUnderstood) as error:
-        return replace(base, problem=f"not understood: {error}")
-    if machine.broken:
-        return replace(base, problem=f"the engine would stop: {machine.broken[0]}")
-    head = root.attrs.get("load_lm_head_from_target")
-    base = replace(
-        base,
-        optional=frozenset(optional),
-        head_from_target=head if isinstance(head, bool) else None,
-        tied=root.attrs.get("lm_head") is not None and "lm_head.weight" not in parameters,
-    )
-    if not base.has("fc.weight"):
-        return replace(base, problem=f"not understood: {cls.name} has no fc")
-    try:
+        for prefix, leaf, maybe in _leaves(machine, root, "", False, set()):
+            own = {prefix + name: shape for name, shape in _leaf(leaf).items()}
+            parameters.update(own)
+            optional.update(own if maybe else [prefix + "bias"] if _bias_starts_at_zero(machine, leaf) else ())
+        if machine.broken:
+            return replace(model, problem=f"the engine would stop: {machine.broken[0]}", stops=True)
+        if ending_in(parameters, "fc.weight") is None:
+            raise NotUnderstood(f"{cls.name} has no fc")
+        head = root.attrs.get("load_lm_head_from_target")
+        model = replace(
+            model,
+            optional=frozenset(optional),
+            head_from_target=head if isinstance(head, bool) else None,
+            tied=root.attrs.get("lm_head") is not None and "lm_head.weight" not in parameters,
+        )
         filled, dropped = _loaded(machine, root, parameters, list(tensors))
+        return replace(model, filled=filled, dropped=dropped)
     except Raised as error:
-        return replace(base, problem=f"the engine would stop: {error} ({error.where})")
+        return replace(model, problem=f"the engine would stop: {error} ({error.where})", stops=True)
     except NotUnderstood as error:
-        return replace(base, problem=f"not understood: {error}")
-    return replace(base, filled=filled, dropped=dropped)
+        return replace(model, problem=f"not understood: {error}")
 
 
-def _collect(
-    machine: Machine, thing: Thing, prefix: str, found: dict[str, Any], optional: set[str], seen: set[int],
-    maybe: bool = False,
-) -> None:
-    """Add the parameters of a module and of all below it. A module met twice keeps its first name."""
+def _leaves(
+    machine: Machine, thing: Thing, prefix: str, maybe: bool, seen: set[int]
+) -> Iterator[tuple[str, Thing, bool]]:
+    """The modules that hold parameters, at or below `thing`: the prefix of their names, and whether they may be
+    missing. A module met twice keeps its first name."""
     if id(thing) in seen:
         return
     seen.add(id(thing))
     maybe = maybe or thing.maybe
     if thing.class_name in _LEAVES:
-        leaf = {prefix + name: shape for name, shape in _leaf(thing).items()}
-        found.update(leaf)
-        optional.update(leaf if maybe else [prefix + "bias"] if _bias_starts_at_zero(machine, thing) else ())
+        yield prefix, thing, maybe
         return
     if not isinstance(thing.cls, ClassRef) or not _is_module(machine, thing.cls):
         return
     execute.build(machine, thing)
     for name, value in list(thing.attrs.items()):
-        rows = enumerate(value) if isinstance(value, list) else [("", value)]
-        for index, item in rows:
+        items = {f"{name}.{place}": item for place, item in enumerate(value)} if isinstance(value, list) else {name: value}
+        for below, item in items.items():
             if isinstance(item, Thing):
-                below = f"{prefix}{name}.{index}." if index != "" else f"{prefix}{name}."
-                _collect(machine, item, below, found, optional, seen, maybe)
+                yield from _leaves(machine, item, f"{prefix}{below}.", maybe, seen)
 
 
 def _bias_starts_at_zero(machine: Machine, leaf: Thing) -> bool:
@@ -176,13 +162,12 @@ def _leaf(thing: Thing) -> dict[str, tuple[int, ...] | None]:
         return {"weight": _shape(given(0, "num_embeddings"), given(1, "embedding_dim"))}
     if kind == "QKVParallelLinear":
         size, heads = given(1, "head_size"), given(2, "total_num_heads")
-        rows = _product(size, _sum(heads, _product(2, given(3, "total_num_kv_heads", heads))))
+        pairs = given(3, "total_num_kv_heads", heads)
+        rows = size * (heads + 2 * pairs) if _whole(size, heads, pairs) else None
         weight, bias = _shape(rows, given(0, "hidden_size")), given(4, "bias", True)
     elif kind == "MergedColumnParallelLinear":
         outputs = given(1, "output_sizes")
-        rows = (
-            sum(outputs) if isinstance(outputs, list) and all(type(size) is int for size in outputs) else None
-        )
+        rows = sum(outputs) if isinstance(outputs, list) and _whole(*outputs) else None
         weight, bias = _shape(rows, given(0, "input_size")), given(2, "bias", True)
     else:
         first, second = ("in_features", "out_features") if kind == "Linear" else ("input_size", "output_size")
@@ -191,15 +176,11 @@ def _leaf(thing: Thing) -> dict[str, tuple[int, ...] | None]:
 
 
 def _shape(*sizes: Any) -> tuple[int, ...] | None:
-    return tuple(sizes) if all(type(size) is int for size in sizes) else None
+    return sizes if _whole(*sizes) else None
 
 
-def _product(one: Any, two: Any) -> Any:
-    return one * two if type(one) is int and type(two) is int else None
-
-
-def _sum(one: Any, two: Any) -> Any:
-    return one + two if type(one) is int and type(two) is int else None
+def _whole(*sizes: Any) -> bool:
+    return all(type(size) is int for size in sizes)
 
 
 def _loaded(

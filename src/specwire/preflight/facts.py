@@ -12,7 +12,7 @@ from specwire.goldens.golden import open_golden
 from specwire.goldens.log import is_log_golden, open_log_golden
 from specwire.model_files import read_config, text_config
 from specwire.preflight.checkpoint import Checkpoint, open_checkpoint
-from specwire.preflight.draft import Draft, read_draft
+from specwire.preflight.draft import DraftModel, read_draft
 from specwire.preflight.interpreter.modules import Source
 from specwire.preflight.launch import Launch
 from specwire.preflight.plumbing import Plumbing
@@ -36,8 +36,9 @@ class Recorded:
 
 @dataclass(frozen=True)
 class Facts:
-    """`target` is the language model's part of the target's config, `target_config` all of it. `rule` is
-    what the tree captures if it is launched with EAGLE3, whatever the launch says."""
+    """`target` is the language model's part of the target's config, `target_config` all of it. `draft` is the
+    draft's config, `weights` its checkpoint, `model` what the tree builds for both. `rule` is what the tree
+    captures if it is launched with EAGLE3, whatever the launch says."""
 
     source: Source
     target_dir: Path
@@ -47,7 +48,7 @@ class Facts:
     draft_dir: Path
     draft: Mapping[str, Any]
     weights: Checkpoint
-    model: Draft | None
+    model: DraftModel | None
     rule: Rule
     plumbing: Plumbing
     launch: Launch | None
@@ -77,7 +78,7 @@ class Facts:
     def kind(self) -> str | None:
         """EAGLE3 or EAGLE, by the draft's architecture, else by how many states `fc` takes; None when unclear."""
         name = str(self.draft["architectures"][0]).lower()
-        columns, width = (self.fc[1] if self.fc and len(self.fc) == 2 else 0), self.draft_hidden_in
+        columns, width = self.fc_in or 0, self.draft_hidden_in
         states = columns // width if width and columns % width == 0 else 0
         if "eagle3" in name or self.weights.find("d2t") or ("eagle" in name and states >= 3):
             return EAGLE3
@@ -101,11 +102,18 @@ class Facts:
         return self.weights.shape(self.weights.find("fc.weight"))
 
     @property
-    def other_size(self) -> int | None:
-        """The hidden size of the target that the draft was made for, where it is not this one's: by its config,
-        and by `fc` as well."""
-        width, columns = self.draft_hidden_in, self.fc[-1] if self.fc else None
-        return width if type(width) is int and width != self.hidden and columns and columns % width == 0 else None
+    def fc_in(self) -> int | None:
+        """How wide the states are that `fc` takes; None without an `fc` of two dimensions."""
+        return self.fc[1] if self.fc and len(self.fc) == 2 else None
+
+    @property
+    def other_size(self) -> str | None:
+        """That the draft was made for a target of another hidden size, by its config and by `fc` as well."""
+        width, columns = self.draft_hidden_in, self.fc_in
+        if not width or width == self.hidden or not columns or columns % width:
+            return None
+        return (f"the draft is for a target of hidden size {width} (fc takes {columns} = {columns // width} x {width}), "
+                f"this one has {self.hidden}")
 
     @property
     def draft_hidden_in(self) -> int | None:

@@ -38,7 +38,6 @@ class Plumbing:
     layer_ids: list[int] | None
     use_aux: bool
     reads_config: bool
-    passes_ids: bool
     where: str | None
     early: str | None
     problem: str | None = None
@@ -49,7 +48,7 @@ def read_plumbing(source: Source, draft: Mapping[str, Any]) -> Plumbing:
     modules = list(_runner_modules(source))
     calls = [(module, node) for module in modules for node in _calls(module.node, SETTER)]
     if not calls:
-        return Plumbing(None, False, False, False, None, None, f"no call of {SETTER} in {RUNNER}")
+        return Plumbing(None, False, False, None, None, f"no call of {SETTER} in {RUNNER}")
     configured = [(module, node) for module, node in calls if node.args or node.keywords]
     bare = [(module, node) for module, node in calls if not (node.args or node.keywords)]
     module, node = (
@@ -59,12 +58,12 @@ def read_plumbing(source: Source, draft: Mapping[str, Any]) -> Plumbing:
     early = _before_graphs(module, node, bare) if configured else None
     reader = _reader(modules)
     if reader is None or not configured:
-        return Plumbing(None, True, False, bool(configured), where, early)
+        return Plumbing(None, True, False, where, early)
     try:
         ids, use_aux = _evaluate(source, *reader, draft)
     except (Raised, NotUnderstood) as error:
-        return Plumbing(None, True, True, True, where, early, f"{reader[0].where(reader[1])}: {error}")
-    return Plumbing(ids, use_aux, True, True, reader[0].where(reader[1]), early)
+        return Plumbing(None, True, True, where, early, f"{reader[0].where(reader[1])}: {error}")
+    return Plumbing(ids, use_aux, True, reader[0].where(reader[1]), early)
 
 
 def _runner_modules(source: Source) -> Iterator[Module]:

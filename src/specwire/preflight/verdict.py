@@ -66,7 +66,7 @@ def preflight(
         "captured_boundaries": None if facts.captured is None else list(facts.captured),
         "trained_boundaries": None if facts.trained is None else list(facts.trained),
         "concat_width": facts.concat_width,
-        "fc_in": facts.fc[1] if facts.fc and len(facts.fc) == 2 else None,
+        "fc_in": facts.fc_in,
         "rule": {"text": facts.rule.text, "where": facts.rule.where, "ids_where": facts.plumbing.where},
         "causes": causes(checks),
         "checks": [{"id": check.id, "state": check.state, "why": check.why} for check in checks],

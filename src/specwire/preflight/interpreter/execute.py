@@ -22,7 +22,6 @@ from specwire.preflight.interpreter.values import (
 
 # How a block ended: ran through, left the function, left or continued the loop.
 RAN, RETURNED, BROKE, CONTINUED, RAISED = "ran", "returned", "broke", "continued", "raised"
-_SKIP = (ast.Assert, ast.Pass, ast.Delete, ast.Global, ast.Nonlocal)
 
 
 def call(machine: Machine, function: Function, args: list[Any], kwargs: dict[str, Any]) -> Any:
@@ -94,6 +93,7 @@ def block(machine: Machine, body: list[ast.stmt], frame: Frame) -> tuple[str, An
 
 
 def statement(machine: Machine, node: ast.stmt, frame: Frame) -> tuple[str, Any]:
+    """Run one statement. Kinds that are not named here, such as assert and while, are passed over."""
     machine.tick(node, frame.module)
     machine.here = frame.module.where(node)
     if isinstance(node, ast.Expr):
@@ -128,8 +128,6 @@ def statement(machine: Machine, node: ast.stmt, frame: Frame) -> tuple[str, Any]
             if isinstance(found, (ast.Assign, ast.AnnAssign)):
                 found = UNKNOWN
             machine.set_name(frame, alias.asname or alias.name, found)
-    elif not isinstance(node, _SKIP):
-        machine.skipped.append(frame.module.where(node))
     return RAN, None
 
 
@@ -224,7 +222,6 @@ def _if(machine: Machine, node: ast.If, frame: Frame) -> tuple[str, Any]:
 def _for(machine: Machine, node: ast.For, frame: Frame) -> tuple[str, Any]:
     items = evaluate.iterable(evaluate.value(machine, node.iter, frame))
     if items is None:
-        machine.skipped.append(frame.module.where(node))
         return RAN, None
     for item in items:
         assign(machine, node.target, item, frame)

@@ -49,7 +49,6 @@ class Machine:
     assumptions: list[str] = field(default_factory=list)
     crashes: list[str] = field(default_factory=list)
     undo: list[tuple[Any, str, Any, Callable[[Any], None]]] = field(default_factory=list)
-    skipped: list[str] = field(default_factory=list)
     broken: list[str] = field(default_factory=list)
     building: int = 0
     on_call: Callable[..., Any] | None = None
