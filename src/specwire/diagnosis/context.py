@@ -96,11 +96,9 @@ class Context:
         way."""
         if self.rule is None:
             return None
-        wanted = list(boundaries)
-        for ids in (wanted, [k - 1 for k in wanted], [k + 1 for k in wanted]):
-            if min(ids) >= 0 and list(self.rule(ids) or ()) == wanted:
-                return ids
-        return None
+        from specwire.preflight.rule import candidates
+
+        return next((ids for ids in candidates(boundaries) if list(self.rule(ids) or ()) == list(boundaries)), None)
 
 
 def make_context(
@@ -166,15 +164,16 @@ def tree_rule(tree: Tree, target: Path) -> Rule | None:
     from specwire.preflight.interpreter.modules import Source
     from specwire.preflight.rule import captured_boundaries
 
-    source, config = Source(tree), read_config(target)
-
-    def rule(ids: Sequence[int] | None) -> Sequence[int] | None:
-        return captured_boundaries(source, config, None if ids is None else list(ids)).captured
-
+    config = read_config(target)
     try:
-        rule(None)
+        found = captured_boundaries(Source(tree), config, None)
     except SpecwireError:
         return None
+
+    def rule(ids: Sequence[int] | None) -> Sequence[int] | None:
+        again = found.for_ids(None if ids is None else list(ids))
+        return again.captured if again else None
+
     return rule
 
 
