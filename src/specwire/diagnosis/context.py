@@ -15,7 +15,7 @@ from specwire.model_files import checkpoint, draft_layer_ids, read_config, targe
 from specwire.tensorfile import TensorFile
 
 if TYPE_CHECKING:
-    from specwire.preflight.verdicts import Check
+    from specwire.preflight.outcome import Check
     from specwire.trees.tree import Tree
 
 _ALIASES = {

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from specwire.preflight.facts import Facts
+from specwire.preflight.outcome import Check, fault, ok, skipped
 from specwire.preflight.rule import EAGLE3
-from specwire.preflight.verdicts import Check, fault, ok, skipped
 
 
 def check(facts: Facts) -> list[Check]:

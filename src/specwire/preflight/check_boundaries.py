@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from specwire.preflight.facts import Facts
+from specwire.preflight.outcome import Check, fault, ok, skipped
 from specwire.preflight.plumbing import KEY
 from specwire.preflight.rule import EAGLE3, advice
-from specwire.preflight.verdicts import Check, fault, ok, skipped
 
 IDS = (
     "slot-count", "final-boundary", "slot-order", "default-boundaries", "boundary-offset", "embedding-slot",

@@ -9,7 +9,7 @@ from typing import Any
 
 from specwire.model_files import draft_window
 from specwire.preflight.facts import Facts
-from specwire.preflight.verdicts import Check, Note, fault, ok, skipped
+from specwire.preflight.outcome import Check, Note, fault, ok, skipped
 
 LONGER = "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"
 _LENGTHS = ("max_sequence_length", "seq_length", "max_seq_len", "model_max_length", "max_position_embeddings")

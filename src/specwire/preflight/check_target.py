@@ -6,7 +6,7 @@ from pathlib import Path
 
 from specwire.model_files import target_name
 from specwire.preflight.facts import Facts
-from specwire.preflight.verdicts import Check, fault, ok, skipped
+from specwire.preflight.outcome import Check, fault, ok, skipped
 
 _SERVE = "serve the target that the draft was trained for"
 

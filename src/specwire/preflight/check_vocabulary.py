@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 
 from specwire.preflight.facts import Facts
-from specwire.preflight.verdicts import Check, fault, ok
+from specwire.preflight.outcome import Check, fault, ok
 
 _AGAIN = "export the draft with the map that it was trained with"
 

@@ -8,8 +8,8 @@ import re
 from specwire.preflight.facts import Facts
 from specwire.preflight.interpreter.modules import Source
 from specwire.preflight.interpreter.values import ClassRef
+from specwire.preflight.outcome import Check, fault, ok, skipped
 from specwire.preflight.rule import EAGLE3
-from specwire.preflight.verdicts import Check, fault, ok, skipped
 
 GETTER, WORKERS = "get_embed_and_head", "sglang/srt/speculative"
 _NORM_KEYS = {"norm_before_fc": "input_norm", "fc_norm": "fc_norm", "use_aux_norm": "fc_norm"}
@@ -62,7 +62,7 @@ def _embed_head(facts: Facts) -> Check:
     if head in model.dropped and not model.head_from_target and not model.tied:
         return fault(
             "embed-head",
-            f"{facts.version} takes no tensor by the name {head}, and not the target's head either: it would stay random",
+            f"{facts.release} takes no tensor by the name {head}, and not the target's head either: it would stay random",
             "export the draft with its head as lm_head.weight",
         )
     wrong = _wrong_shape(facts, "lm_head.weight") or _wrong_shape(facts, "embed_tokens.weight") or _shared(facts)
@@ -84,7 +84,7 @@ def _lacks_getter(facts: Facts) -> Check | None:
         return None
     return fault(
         "embed-head",
-        f"{cls.name} ({cls.module.where(cls.node)}) has no {GETTER}, by which {facts.version} takes the target's embedding "
+        f"{cls.name} ({cls.module.where(cls.node)}) has no {GETTER}, by which {facts.release} takes the target's embedding "
         f"for the draft ({asked}): the engine would stop",
         "serve this target with a release whose class has it",
     )

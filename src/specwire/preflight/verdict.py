@@ -20,8 +20,8 @@ from specwire.preflight.facts import Facts, Recorded, gather, golden_words
 from specwire.preflight.interpreter.modules import Source
 from specwire.preflight.launch import Launch, launch_file, process_launch, typed_launch
 from specwire.preflight.options import read_options
+from specwire.preflight.outcome import CONFIDENCE, Check, fault, ok, skipped
 from specwire.preflight.rule import draft_rule
-from specwire.preflight.verdicts import CONFIDENCE, Check, fault, ok, skipped
 from specwire.trees.tree import Tree
 
 SCHEMA = "specwire.preflight/1"

@@ -1,4 +1,4 @@
-"""One check's outcome, and what a fault says."""
+"""The outcome of one check, and what a fault says."""
 
 from __future__ import annotations
 
