@@ -49,9 +49,13 @@ def text_config(config: dict[str, Any]) -> dict[str, Any]:
 def target_name(directory: Path | str, name: str | None = None) -> str:
     """A model's name (by default its directory's) and a hash of its config, as a golden records them: "NAME
     sha256:HEX"."""
+    return f"{name or Path(directory).resolve().name} sha256:{config_hash(directory)}"
+
+
+def config_hash(directory: Path | str) -> str:
+    """16 hex digits of a model's config, without what a library or a launch changes in it."""
     config = {key: value for key, value in read_config(directory).items() if key not in _VOLATILE}
-    digest = hashlib.sha256(json.dumps(config, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
-    return f"{name or Path(directory).resolve().name} sha256:{digest[:16]}"
+    return hashlib.sha256(json.dumps(config, sort_keys=True, separators=(",", ":")).encode()).hexdigest()[:16]
 
 
 def draft_window(config: Mapping[str, Any]) -> int | None:

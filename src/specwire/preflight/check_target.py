@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from specwire.model_files import target_name
+from specwire.model_files import config_hash, target_name
 from specwire.preflight.facts import Facts
 from specwire.preflight.outcome import Check, fault, ok, skipped
 
@@ -32,10 +32,9 @@ def _golden(facts: Facts) -> Check | None:
             return fault(
                 "wrong-target", f"the target has {name} {have}, {said.where} was made with {want}", _SERVE
             )
-    mine = target_name(facts.target_dir)
-    if "sha256:" in said.target and said.target.rpartition("sha256:")[2] != mine.rpartition("sha256:")[2]:
-        return fault("wrong-target", f"{said.where} was made from {said.target}, the target here is {mine}: their "
-                     "config.json differ", _SERVE, "likely")
+    if "sha256:" in said.target and said.target.rpartition("sha256:")[2] != config_hash(facts.target_dir):
+        return fault("wrong-target", f"{said.where} was made from {said.target}, the target here is "
+                     f"{target_name(facts.target_dir)}: their config.json differ", _SERVE, "likely")
     return None
 
 
@@ -70,9 +69,7 @@ def fits(vocabulary: int, served: int) -> bool:
 def _served(facts: Facts) -> Check | None:
     """The launch's model path, when it is a directory here."""
     place = facts.launch.path("model-path") if facts.launch else None
-    if place is None or _same(place, facts.target_dir):
-        return None
-    if target_name(place).rpartition("sha256:")[2] == target_name(facts.target_dir).rpartition("sha256:")[2]:
+    if place is None or _same(place, facts.target_dir) or config_hash(place) == config_hash(facts.target_dir):
         return None
     return fault("wrong-target", f"the launch serves {place}, whose config.json is not that of {facts.target_dir}",
                  f"--model-path {facts.target_dir}, or give the served one as --target")
@@ -90,7 +87,7 @@ def _other_draft(facts: Facts) -> Check:
         )
     if _same(place, facts.draft_dir):
         return ok("wrong-draft", f"the launch loads {place}")
-    if target_name(place).rpartition("sha256:")[2] == target_name(facts.draft_dir).rpartition("sha256:")[2]:
+    if config_hash(place) == config_hash(facts.draft_dir):
         return ok("wrong-draft", f"the launch loads {place}, whose config.json is the same")
     return fault("wrong-draft", f"the launch loads {place}, not {facts.draft_dir}: their config.json differ",
                  f"--speculative-draft-model-path {facts.draft_dir}, or give the loaded one as --draft")

@@ -24,14 +24,13 @@ SHARED = ("embed_tokens.weight", "lm_head.weight")
 
 @dataclass(frozen=True)
 class Recorded:
-    """What a golden's metadata says: slots' boundaries, sizes, and the target it was computed from."""
+    """What a golden's metadata says, or --trained alone: slots' boundaries, sizes, the target it was computed from."""
 
-    trained: tuple[int, ...] | None
-    layers: int | None
-    hidden: int | None
-    dtype: str
-    target: str
-    where: str
+    trained: tuple[int, ...] | None = None
+    layers: int | None = None
+    hidden: int | None = None
+    target: str = ""
+    where: str = "--trained"
 
 
 @dataclass(frozen=True)
@@ -161,9 +160,6 @@ def _target_weights(target: Path) -> Checkpoint | None:
 
 def golden_words(path: Path) -> Recorded:
     """What a golden, or a log golden, records. Raises SpecwireError when it is neither."""
-    if is_log_golden(path):
-        log = open_log_golden(path)
-        trained = tuple(log.trained) if all(type(k) is int for k in log.trained) else None
-        return Recorded(trained, log.layers, log.hidden, log.dtype, log.target, str(path))
-    golden = open_golden(path)
-    return Recorded(golden.trained, golden.layers, golden.hidden, golden.dtype, golden.target, str(path))
+    golden = open_log_golden(path) if is_log_golden(path) else open_golden(path)
+    trained = golden.trained if all(type(k) is int for k in golden.trained) else None
+    return Recorded(trained, golden.layers, golden.hidden, golden.target, str(path))

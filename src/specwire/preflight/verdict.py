@@ -128,12 +128,10 @@ def _row(facts: Facts, tree: Tree) -> dict[str, Any]:
 
 
 def _recorded(golden: Path | None, trained: Sequence[int] | None) -> Recorded | None:
-    words = golden_words(golden) if golden else None
-    if trained is None:
-        return words
-    if words is None:
-        return Recorded(tuple(trained), None, None, "", "", "--trained")
-    return Recorded(tuple(trained), words.layers, words.hidden, words.dtype, words.target, words.where)
+    if golden is None and trained is None:
+        return None
+    words = golden_words(golden) if golden else Recorded()
+    return words if trained is None else replace(words, trained=tuple(trained))
 
 
 def _launch(source: Source, text: str | None, path: Path | None, pid: int | None) -> Launch | None:
