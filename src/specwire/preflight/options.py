@@ -25,15 +25,13 @@ class Option:
     names: tuple[str, ...]
     kind: str = "value"
     type: str = "str"
-    default: Any = None
 
 
 @dataclass(frozen=True)
 class Options:
-    """All options of a tree by what they are written as. `where` says what was read."""
+    """All options of a tree by what they are written as."""
 
     by_name: dict[str, Option]
-    where: str
 
     def find(self, name: str, source: str) -> Option | None:
         """The option that `name` means: exactly, or as a prefix that fits one option alone, as argparse does.
@@ -44,17 +42,9 @@ class Options:
             return self.by_name[name]
         fits = {option.name: option for written, option in self.by_name.items() if written.startswith(name)}
         if len(fits) > 1:
-            raise SpecwireError(
-                f"{source}: {name} could mean {', '.join(sorted(self._written(fits))[:4])}. Write it out."
-            )
+            written = sorted(option.names[0] for option in fits.values())
+            raise SpecwireError(f"{source}: {name} could mean {', '.join(written[:4])}. Write it out.")
         return next(iter(fits.values()), None)
-
-    def default(self, name: str) -> Any:
-        return next((option.default for option in self.by_name.values() if option.name == name), None)
-
-    @staticmethod
-    def _written(fits: dict[str, Option]) -> list[str]:
-        return [option.names[0] for option in fits.values()]
 
 
 def read_options(source: Source) -> Options:
@@ -63,49 +53,33 @@ def read_options(source: Source) -> Options:
     names = [PLACES[0]]
     if source.tree.path(PLACES[1]).is_dir():
         names += source.tree.python_files(PLACES[1])
-    defaults: dict[str, Any] = {}
-    for name in names:
-        module = source.module(name)
-        if module is None:
-            continue
-        for node in ast.walk(module.node):
-            if isinstance(node, ast.ClassDef):
-                defaults |= _field_defaults(node)
-                found |= {written: option for option in _fields(module, node) for written in option.names}
-        for node in ast.walk(module.node):
-            option = _argument(module, node, defaults)
-            if option is not None:
-                found |= {written: option for written in option.names}
+    for module in filter(None, map(source.module, names)):
+        nodes = list(ast.walk(module.node))
+        options = [option for node in nodes if isinstance(node, ast.ClassDef) for option in _fields(module, node)]
+        options += [option for node in nodes if _is_add_argument(node) for option in _argument(module, node)]
+        found |= {written: option for option in options for written in option.names}
     if "--speculative-algorithm" not in found:
         raise SpecwireError(
             f"no --speculative-algorithm among the options in {source.tree.path(PLACES[0])}: this SGLang is too "
             "old for EAGLE-3, or its argument definitions moved. Name another tree with --tree."
         )
-    return Options(found, ", ".join(name for name in PLACES if source.tree.path(name).exists()))
+    return Options(found)
 
 
-def _argument(module: Module, node: ast.AST, defaults: dict[str, Any]) -> Option | None:
-    """An `add_argument` call with a long name."""
-    if not (
-        isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute)
-        and node.func.attr == "add_argument"
-    ):
-        return None
-    names = tuple(
-        value for value in (_constant(argument) for argument in node.args) if isinstance(value, str)
-    )
-    names = tuple(name for name in names if name.startswith("--"))
+def _is_add_argument(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "add_argument"
+
+
+def _argument(module: Module, node: ast.Call) -> list[Option]:
+    """The option of an `add_argument` call; none when it has no long name."""
+    written = [_constant(argument) for argument in node.args]
+    names = tuple(name for name in written if isinstance(name, str) and name.startswith("--"))
     if not names:
-        return None
+        return []
     keywords = {keyword.arg: keyword.value for keyword in node.keywords if keyword.arg}
     dest = _constant(keywords.get("dest")) or names[0].lstrip("-").replace("-", "_")
     kind, names = _kind(module, keywords, names)
-    default = _constant(keywords.get("default"))
-    if default is None and isinstance(keywords.get("default"), ast.Attribute):
-        default = defaults.get(keywords["default"].attr)
-    kept = ast.unparse(keywords["type"]) if "type" in keywords else "str"
-    return Option(str(dest), names, kind, kept, default)
+    return [Option(str(dest), names, kind, ast.unparse(keywords["type"]) if "type" in keywords else "str")]
 
 
 def _kind(
@@ -158,24 +132,10 @@ def _fields(module: Module, node: ast.ClassDef) -> list[Option]:
         more = tuple(_constant(alias) for alias in aliases.elts) if isinstance(aliases, ast.List) else ()
         kind, names = _kind(module, keywords, (written, *more))
         base = ast.unparse(parts[0]).removeprefix("Optional[").removesuffix("]")
-        if kind == "value" and base == "bool" and "type_parser" not in keywords:
-            kind = "flag"
-        elif kind == "value" and _is_list(base) and "type_parser" not in keywords:
-            kind = "many"
-        found.append(Option(item.target.id, names, kind, base, _constant(item.value)))
+        if kind == "value" and "type_parser" not in keywords:
+            kind = "flag" if base == "bool" else "many" if base.startswith(("List[", "list[")) else kind
+        found.append(Option(item.target.id, names, kind, base))
     return found
-
-
-def _is_list(base: str) -> bool:
-    return base.startswith(("List[", "list["))
-
-
-def _field_defaults(node: ast.ClassDef) -> dict[str, Any]:
-    return {
-        item.target.id: _constant(item.value)
-        for item in node.body
-        if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name) and item.value is not None
-    }
 
 
 def _constant(node: ast.AST | None) -> Any:

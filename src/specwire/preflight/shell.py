@@ -104,8 +104,7 @@ def _operator(reader: _Reader, char: str) -> None:
 def _until(reader: _Reader, quote: str, where: str) -> str:
     end = reader.text.find(quote, reader.place)
     if end < 0:
-        line = reader.text.count("\n", 0, reader.place) + 1
-        raise SpecwireError(f"{where}: the quote {quote} opened on line {line} is not closed. Close it.")
+        raise _not_closed(reader, quote, reader.place, where)
     found = reader.text[reader.place : end]
     reader.place = end + 1
     return found
@@ -113,11 +112,7 @@ def _until(reader: _Reader, quote: str, where: str) -> str:
 
 def _double(reader: _Reader, where: str) -> str:
     start, parts = reader.place, []
-    while True:
-        if reader.place >= len(reader.text):
-            reader.place = start
-            _until(reader, '"', where) if '"' not in reader.text[start:] else None
-            raise SpecwireError(f'{where}: a quote " is not closed. Close it.')
+    while reader.place < len(reader.text):
         char = reader.text[reader.place]
         reader.place += 1
         if char == '"':
@@ -131,6 +126,12 @@ def _double(reader: _Reader, where: str) -> str:
             reader.place = found.end() if found else reader.place
         else:
             parts.append(char)
+    raise _not_closed(reader, '"', start, where)
+
+
+def _not_closed(reader: _Reader, quote: str, start: int, where: str) -> SpecwireError:
+    after = reader.text[start:].splitlines()[:1]
+    return SpecwireError(f"{where}: the quote {quote} before {''.join(after)[:40]!r} is not closed. Close it.")
 
 
 def _variable(reader: _Reader) -> None:
