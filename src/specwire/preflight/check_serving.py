@@ -92,15 +92,12 @@ def _window(facts: Facts) -> Check:
 
 def _context(config: Mapping[str, Any]) -> int | None:
     """The context length that the engine derives from a config."""
-    scaling = config.get("rope_scaling")
-    factor = 1.0
-    if isinstance(scaling, dict) and "original_max_position_embeddings" not in scaling:
-        if scaling.get("rope_type") != "llama3" and isinstance(scaling.get("factor"), (int, float)):
-            factor = scaling["factor"]
-    for key in _LENGTHS:
-        if type(config.get(key)) is int:
-            return int(factor * config[key])
-    return None
+    scaling = config.get("rope_scaling") if isinstance(config.get("rope_scaling"), dict) else {}
+    factor = scaling.get("factor")
+    if "original_max_position_embeddings" in scaling or scaling.get("rope_type") == "llama3":
+        factor = None
+    length = next((config[key] for key in _LENGTHS if type(config.get(key)) is int), None)
+    return int(factor * length) if length is not None and isinstance(factor, (int, float)) else length
 
 
 def _two_thetas(config: Mapping[str, Any]) -> tuple[Any, Any] | None:

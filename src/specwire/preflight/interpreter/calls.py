@@ -37,18 +37,13 @@ _PLAIN = {
 }
 BUILTINS = {*_PLAIN, "getattr", "hasattr", "setattr", "isinstance", "super", "type", "print", "callable"}
 _MAKE_LAYERS = {"make_layers", "make_pp_layers", "make_layers_non_pp"}
-_PURE = {
+_METHODS = {
     str: {"replace", "startswith", "endswith", "split", "rsplit", "partition", "rpartition", "strip", "lstrip",
           "rstrip", "lower", "upper", "format", "join", "removeprefix", "removesuffix", "find", "isdigit", "count"},
-    list: {"index", "count", "copy"},
+    list: {"index", "count", "copy", "append", "extend", "insert", "pop", "remove", "sort", "reverse", "clear"},
     tuple: {"index", "count"},
-    dict: {"get", "items", "keys", "values", "copy"},
-    set: {"union", "intersection", "difference", "isdisjoint", "issubset", "copy"},
-}
-_CHANGE = {
-    list: {"append", "extend", "insert", "pop", "remove", "sort", "reverse", "clear"},
-    dict: {"update", "setdefault", "pop"},
-    set: {"add", "update", "discard", "remove"},
+    dict: {"get", "items", "keys", "values", "copy", "update", "setdefault", "pop"},
+    set: {"union", "intersection", "difference", "isdisjoint", "issubset", "copy", "add", "update", "discard", "remove"},
 }
 _TAKE = ("append", "capture", "slot")
 
@@ -68,21 +63,11 @@ def call(machine: Machine, node: ast.Call, frame: Frame) -> Any:
         handled = machine.on_call(machine, node, function, args, kwargs, frame)
         if handled is not None:
             return handled
-    if isinstance(function, Thing) and function.layer is not None:
-        return _layer(machine, function, args, kwargs)
-    if isinstance(function, Method) and isinstance(function.of, Thing) and function.of.layer is not None:
-        return _layer(machine, function.of, args, kwargs)
-    if (
-        isinstance(function, Function)
-        and isinstance(function.bound, Thing)
-        and function.bound.layer is not None
-    ):
-        if function.node.name in ("forward", "__call__"):
-            return _layer(machine, function.bound, args, kwargs)
-    if _hands_over(kwargs):
-        machine.capture(_hands_over(kwargs), machine.position)
+    captured = _capture_at_entry(machine, kwargs)
+    if _runs_layer(function):
+        machine.position += 1
         return UNKNOWN
-    return _apply(machine, function, args, kwargs, where)
+    return UNKNOWN if captured else _apply(machine, function, args, kwargs, where)
 
 
 def _crashed_capture(machine: Machine, node: ast.Call, frame: Frame, error: Raised) -> bool:
@@ -92,7 +77,7 @@ def _crashed_capture(machine: Machine, node: ast.Call, frame: Frame, error: Rais
     sink = evaluate.value(machine, node.func.value, frame)
     if not isinstance(sink, Sink):
         return False
-    machine.capture(sink, machine.position)
+    machine.capture(sink)
     machine.crashes.append(f"{error.kind} at {error.where}: {error.detail}")
     return True
 
@@ -117,26 +102,20 @@ def _arguments(machine: Machine, node: ast.Call, frame: Frame) -> tuple[list[Any
     return args, kwargs
 
 
-def _layer(machine: Machine, layer: Thing, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    sink = _hands_over(kwargs)
-    while sink is not None:
-        machine.capture(sink, machine.position)
-        kwargs = {name: given for name, given in kwargs.items() if _sink_in(given) is not sink}
-        sink = _hands_over(kwargs)
-    machine.position += 1
-    return UNKNOWN
+def _runs_layer(function: Any) -> bool:
+    """Whether a call of this runs one of the model's layers: the layer itself is called, or its forward."""
+    if isinstance(function, Function):
+        function = function.bound if getattr(function.node, "name", "") in ("forward", "__call__") else None
+    return isinstance(function, Thing) and function.layer is not None
 
 
-def _hands_over(kwargs: dict[str, Any]) -> Sink | None:
-    for name, given in kwargs.items():
-        if "capture" in name and _sink_in(given) is not None:
-            return _sink_in(given)
-    return None
-
-
-def _by_name(function: Function, args: list[Any]) -> dict[str, Any]:
-    """The arguments given by place, under the names that the function has for them."""
-    return dict(zip([argument.arg for argument in function.node.args.args], args))
+def _capture_at_entry(machine: Machine, named: dict[str, Any]) -> bool:
+    """Capture once in each container that is handed on to be captured in; whether there was one."""
+    sinks = dict.fromkeys(_sink_in(given) for name, given in named.items() if "capture" in name)
+    sinks.pop(None, None)
+    for sink in sinks:
+        machine.capture(sink)
+    return bool(sinks)
 
 
 def _sink_in(given: Any) -> Sink | None:
@@ -188,8 +167,7 @@ def _function(machine: Machine, function: Function, args: list[Any], kwargs: dic
         return Sink(_fixed_size(machine, function.bound, args))
     # Helpers far from the models ask about devices, processes and batches: not followed.
     if function.bound is None and not function.module.name.startswith(MODELS):
-        if sink := _hands_over(_by_name(function, args)):
-            machine.capture(sink, machine.position)
+        _capture_at_entry(machine, dict(zip([argument.arg for argument in function.node.args.args], args)))
         return UNKNOWN
     return execute.call(machine, function, args, kwargs)
 
@@ -236,7 +214,7 @@ def _method(machine: Machine, function: Method, args: list[Any], kwargs: dict[st
     of, name = function.of, function.name
     if isinstance(of, Sink):
         if name in _TAKE:
-            machine.capture(of, machine.position)
+            machine.capture(of)
         elif name == "finalize" and of.expected not in (None, of.count):
             raise Raised("RuntimeError", f"{of.count} of {of.expected} hidden states captured", where)
         return UNKNOWN
@@ -244,10 +222,10 @@ def _method(machine: Machine, function: Method, args: list[Any], kwargs: dict[st
         if name == "get" and args:
             return of.lookup(args[0], args[1] if len(args) > 1 else None)
         return dict(of.data) if name == "to_dict" else UNKNOWN
-    kind = next((kind for kind in _PURE if isinstance(of, kind)), None)
-    if kind is None or not (name in _PURE[kind] or name in _CHANGE.get(kind, ())):
-        if kind is not None and not hasattr(of, name):
-            raise Raised("AttributeError", f"{kind.__name__} has no attribute {name!r}", where)
+    kind = next((kind for kind in _METHODS if isinstance(of, kind)), None)
+    if kind is not None and not hasattr(of, name):
+        raise Raised("AttributeError", f"{kind.__name__} has no attribute {name!r}", where)
+    if kind is None or name not in _METHODS[kind]:
         return UNKNOWN
     if kind is str and not all(isinstance(given, (str, int, list, tuple)) for given in args):
         return UNKNOWN

@@ -300,10 +300,9 @@ def _walrus(machine: Machine, node: ast.NamedExpr, frame: Frame) -> Any:
 
 
 _HANDLERS: dict[type, Any] = {
-    ast.Constant: _constant, ast.Name: _name,  ast.Subscript: _subscript,
+    ast.Constant: _constant, ast.Name: _name, ast.Subscript: _subscript,
     ast.BinOp: _binary, ast.UnaryOp: _unary, ast.BoolOp: _boolean, ast.Compare: _compare,
     ast.IfExp: _conditional, ast.List: _sequence, ast.Tuple: _sequence, ast.Set: _sequence, ast.Dict: _dict,
     ast.ListComp: _comprehension, ast.SetComp: _comprehension, ast.DictComp: _comprehension,
     ast.GeneratorExp: _comprehension, ast.JoinedStr: _text, ast.Lambda: _lambda, ast.NamedExpr: _walrus,
-    
 }

@@ -29,7 +29,7 @@ def call(machine: Machine, function: Function, args: list[Any], kwargs: dict[str
     frame = Frame(function.module, {}, function.closure, function.owner, function.bound)
     if function.bound is not None:
         args = [function.bound, *args]
-    bind(machine, function, args, dict(kwargs), frame)
+    _bind(machine, function, args, dict(kwargs), frame)
     with machine.deeper():
         if isinstance(function.node, ast.Lambda):
             return evaluate.value(machine, function.node.body, frame)
@@ -37,7 +37,7 @@ def call(machine: Machine, function: Function, args: list[Any], kwargs: dict[str
     return result if how == RETURNED else None
 
 
-def bind(machine: Machine, function: Function, args: list[Any], kwargs: dict[str, Any], frame: Frame) -> None:
+def _bind(machine: Machine, function: Function, args: list[Any], kwargs: dict[str, Any], frame: Frame) -> None:
     spec = function.node.args
     names = [argument.arg for argument in [*spec.posonlyargs, *spec.args]]
     scope = Frame(function.module, {}, function.closure, function.owner)

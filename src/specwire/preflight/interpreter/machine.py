@@ -37,7 +37,12 @@ class Frame:
 class Machine:
     """`captures` are the boundaries captured so far in order, `position` the boundary that the
     stream is at: how many layers were called. `written` holds every attribute that was set, and where;
-    `here` is the statement that runs, as `file:line`."""
+    `here` is the statement that runs, as `file:line`. `assumptions` are the tests that were decided without
+    being known, `crashes` says where a capture would stop the engine, `broken` which models would not build.
+
+    `on_call(machine, node, function, args, kwargs, frame)` may answer a call in place of the interpreter, with
+    anything but None.
+    """
 
     source: Source
     steps: int = 0
@@ -69,10 +74,11 @@ class Machine:
         finally:
             self.depth -= 1
 
-    def capture(self, sink: Sink, boundary: int) -> None:
+    def capture(self, sink: Sink) -> None:
+        """Note that the stream, as it is now, was put into a container."""
         sink.count += 1
         self.undo.append((sink, "count", sink.count - 1, lambda old: setattr(sink, "count", old)))
-        self.captures.append(boundary)
+        self.captures.append(self.position)
 
     def assume(self, text: str) -> None:
         """Note a choice between two ways; how a model is built does not decide what it captures."""

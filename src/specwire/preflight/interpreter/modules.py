@@ -28,17 +28,12 @@ class Module:
         """What the module's own statements bind, by name, in order: (line, node, original name)."""
         found: dict[str, list[tuple[int, ast.AST, Any]]] = {}
         for node in _module_level(self.node.body):
-            if isinstance(node, (ast.ClassDef, ast.FunctionDef)):
-                found.setdefault(node.name, []).append((node.lineno, node, node.name))
-            elif isinstance(node, (ast.ImportFrom, ast.Import)):
+            if isinstance(node, (ast.ImportFrom, ast.Import)):
                 for alias in node.names:
                     bound = alias.asname or alias.name.partition(".")[0]
                     found.setdefault(bound, []).append((node.lineno, node, alias.name))
-            elif isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
-                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-                for target in targets:
-                    if isinstance(target, ast.Name):
-                        found.setdefault(target.id, []).append((node.lineno, node, target.id))
+            for name in _bound(node):
+                found.setdefault(name, []).append((node.lineno, node, name))
         return found
 
     def binding(self, name: str, before: int | None = None) -> tuple[int, ast.AST, Any] | None:
@@ -147,15 +142,8 @@ class Source:
             order = order[order.index(after) + 1 :] if after in order else []
         for ref in order:
             for node in reversed(ref.node.body):
-                if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and node.name == name:
+                if name in _bound(node):
                     return ref, node
-                if isinstance(node, ast.Assign) and any(
-                    isinstance(target, ast.Name) and target.id == name for target in node.targets
-                ):
-                    return ref, node
-                if isinstance(node, ast.AnnAssign) and node.value is not None:
-                    if isinstance(node.target, ast.Name) and node.target.id == name:
-                        return ref, node
         return None
 
     def may_set(self, cls: ClassRef, name: str) -> bool:
@@ -195,6 +183,16 @@ class Source:
                 if isinstance(resolved, ClassRef):
                     return resolved
         return None
+
+
+def _bound(node: ast.stmt) -> list[str]:
+    """The names that a definition or an assignment binds."""
+    if isinstance(node, (ast.ClassDef, ast.FunctionDef)):
+        return [node.name]
+    if not isinstance(node, (ast.Assign, ast.AnnAssign)) or node.value is None:
+        return []
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+    return [target.id for target in targets if isinstance(target, ast.Name)]
 
 
 def _module_level(body: list[ast.stmt]) -> list[ast.stmt]:

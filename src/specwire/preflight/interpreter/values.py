@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import ast
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from specwire.preflight.interpreter.machine import Frame
+    from specwire.preflight.interpreter.modules import Module
 
 
 class _Unknown:
@@ -39,7 +43,7 @@ class NotUnderstood(Exception):
 class ClassRef:
     """A class of the tree: the module that defines it and its node."""
 
-    module: Any
+    module: Module
     node: ast.ClassDef
 
     @property
@@ -78,10 +82,10 @@ class Thing:
 class Function:
     """A function of the tree, with the scope it was defined in and what it is bound to."""
 
-    module: Any
+    module: Module
     node: ast.FunctionDef | ast.Lambda
-    closure: Any = None
-    bound: Any = None
+    closure: Frame | None = None
+    bound: Thing | ClassRef | None = None
     owner: ClassRef | None = None
 
 
