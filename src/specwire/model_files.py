@@ -68,6 +68,14 @@ def draft_window(config: Mapping[str, Any]) -> int | None:
     return size if on and type(size) is int and size > 0 else None
 
 
+def rope_theta(config: Mapping[str, Any]) -> float | None:
+    """The base of a model's rotary embedding, nested in `rope_parameters` or beside them; None when not given."""
+    nested = config.get("rope_parameters")
+    inner = nested.get("rope_theta") if isinstance(nested, dict) else None
+    value = inner if inner is not None else config.get("rope_theta")
+    return float(value) if isinstance(value, (int, float)) else None
+
+
 def draft_layer_ids(config: dict[str, Any]) -> list[int] | None:
     """The layer ids that a draft's config asks for, as written; None when it names none."""
     places = (config.get("eagle_config"), config.get("dflash_config"), config)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from specwire.diagnosis.evidence import NotSeen
-from specwire.model_files import draft_window
+from specwire.model_files import draft_window, rope_theta
 from specwire.tensorfile import TensorFile
 
 if TYPE_CHECKING:
@@ -67,9 +67,7 @@ class Reference:
 
     @property
     def theta(self) -> float:
-        nested = self.config.get("rope_parameters")
-        nested = nested if isinstance(nested, dict) else {}
-        return float(nested.get("rope_theta") or self.config.get("rope_theta") or 10000.0)
+        return rope_theta(self.config) or 10000.0
 
     def name(self, ending: str) -> str | None:
         """The checkpoint's name for a tensor, whatever stands before it."""

@@ -15,6 +15,7 @@ from specwire.capture import Event
 from specwire.diagnosis.draft_reference import Reference, Variant
 from specwire.diagnosis.evidence import Evidence, NotSeen, relative
 from specwire.diagnosis.noise import ROUNDOFF
+from specwire.model_files import rope_theta
 from specwire.tensorfile import TensorFile
 
 if TYPE_CHECKING:
@@ -217,12 +218,10 @@ def draft_side(evidence: Evidence) -> DraftSide:
     prefills = tuple(_prefills(evidence))
     if not prefills:
         raise NotSeen("no prefill of the draft was captured")
-    target = context.target or {}
-    theta = (target.get("rope_parameters") or {}).get("rope_theta") or target.get("rope_theta")
     return DraftSide(
         Reference(context.draft_tensors, context.draft),
         prefills,
-        float(theta) if theta else None,
+        rope_theta(context.target or {}),
         context.target_tensors,
     )
 

@@ -1,4 +1,8 @@
-"""Compares log lines with a golden: each printed value on its own."""
+"""Checks from log lines alone: the first five values that each tap printed, beside the golden's.
+
+Five values of a row are weak evidence, and they are judged for what they are: each value on its own, against
+the spacing of the dtype's numbers and the digits that were printed.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Checks from log lines alone: the first five values that each tap printed, beside the golden's.
-
-Five values of a row are weak evidence, and they are judged for what they are: each value on its own, against
-the spacing of the dtype's numbers and the digits that were printed.
-"""
+"""Reads the taps' lines in a log: where each was printed, and the first five values that it shows."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from specwire.model_files import draft_window
+from specwire.model_files import draft_window, rope_theta
 from specwire.preflight.facts import Facts
 from specwire.preflight.outcome import Check, Note, fault, ok, skipped
 
@@ -157,7 +157,7 @@ def _basis(facts: Facts) -> Check:
 def notes(facts: Facts) -> list[Note]:
     """What is risky without being a fault."""
     found = []
-    theirs, mine = _theta(facts.target), _theta(facts.draft)
+    theirs, mine = rope_theta(facts.target), rope_theta(facts.draft)
     if theirs is not None and theirs != mine:
         found.append(
             Note("rope", f"rope_theta is {theirs:g} for the target and {mine or 10000:g} for the draft")
@@ -170,13 +170,6 @@ def notes(facts: Facts) -> list[Note]:
         found += _risky_flags(facts)
     found += [Note("assumed", f"the rule was read assuming {text}") for text in facts.rule.assumptions]
     return found
-
-
-def _theta(config: Mapping[str, Any]) -> float | None:
-    nested = config.get("rope_parameters")
-    inner = nested.get("rope_theta") if isinstance(nested, dict) else None
-    value = inner if inner is not None else config.get("rope_theta")
-    return float(value) if isinstance(value, (int, float)) else None
 
 
 def _graph_order(facts: Facts) -> list[Note]:
