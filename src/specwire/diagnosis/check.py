@@ -30,8 +30,8 @@ _ORDER = ("certain", "likely", "possible")
 
 
 @dataclass(frozen=True)
-class Facts:
-    """What a document says above its slots, however the states came."""
+class Summary:
+    """What a document says above its slots, however the states came. `reasons` are why it can be no match."""
 
     concat_shape: list[int] | None
     golden_concat_shape: list[int] | None
@@ -68,49 +68,49 @@ def examine(evidence: Evidence) -> dict[str, Any]:
     golden, first = evidence.golden, evidence.pieces[0] if evidence.pieces else None
     prompt = first.prompt if first else 0
     between = evidence.comparison.between_ranks if evidence.comparison else {}
-    return report(
-        evidence,
-        slots,
-        Facts(
-            [sum(piece.count for piece in evidence.pieces if piece.prompt == prompt), evidence.width]
-            if first
-            else None,
-            None if evidence.alone else [len(golden.prompts[prompt].token_ids), golden.hidden * len(golden.trained)],
-            len(ranks_seen(evidence)),
-            ranks_agree(evidence) if first and not evidence.alone else None,
-            max(between.values(), default=0.0) if first and not evidence.alone else None,
-            between_repeats(evidence.pieces),
-            sum(piece.count for piece in evidence.pieces),
-            None if evidence.alone else max(evidence.floor(k).measured for k in golden.trained),
-            "no golden" if evidence.alone else evidence.floor(golden.trained[-1]).source,
-            _reasons(evidence, slots),
-            str(evidence.capture.path),
-        ),
+    compared = first is not None and not evidence.alone
+    summary = Summary(
+        concat_shape=[sum(piece.count for piece in evidence.pieces if piece.prompt == prompt), evidence.width]
+        if first
+        else None,
+        golden_concat_shape=None
+        if evidence.alone
+        else [len(golden.prompts[prompt].token_ids), golden.hidden * len(golden.trained)],
+        ranks=len(ranks_seen(evidence)),
+        ranks_agree=ranks_agree(evidence) if compared else None,
+        rank_difference=max(between.values(), default=0.0) if compared else None,
+        repeat_difference=between_repeats(evidence.pieces),
+        rows=sum(piece.count for piece in evidence.pieces),
+        noise=None if evidence.alone else max(evidence.floor(k).measured for k in golden.trained),
+        noise_source="no golden" if evidence.alone else evidence.floor(golden.trained[-1]).source,
+        reasons=_reasons(evidence, slots),
+        origin=str(evidence.capture.path),
     )
+    return report(evidence, slots, summary)
 
 
-def report(evidence: Evidence, slots: list[Slot], facts: Facts) -> dict[str, Any]:
+def report(evidence: Evidence, slots: list[Slot], summary: Summary) -> dict[str, Any]:
     """The document of `check`, with the verdict and the causes."""
     causes, checks = diagnose(evidence)
     seen = evidence.acceptance
-    verdict = _verdict(slots, causes, facts.reasons)
+    verdict = _verdict(slots, causes, summary.reasons)
     golden = evidence.golden
     return {
         "schema": SCHEMA,
         "verdict": verdict,
-        "why": facts.reasons if verdict == "inconclusive" else [],
+        "why": summary.reasons if verdict == "inconclusive" else [],
         "site": evidence.site,
         "target_side": _target_side(evidence, slots),
-        "concat_shape": facts.concat_shape,
-        "golden_concat_shape": facts.golden_concat_shape,
-        "dtype": evidence.dtype if facts.concat_shape else None,
-        "ranks": facts.ranks,
-        "ranks_agree": facts.ranks_agree,
-        "rank_difference": number(facts.rank_difference),
-        "repeat_difference": number(facts.repeat_difference),
-        "rows_compared": facts.rows,
-        "noise_floor": number(facts.noise),
-        "noise_source": facts.noise_source,
+        "concat_shape": summary.concat_shape,
+        "golden_concat_shape": summary.golden_concat_shape,
+        "dtype": evidence.dtype if summary.concat_shape else None,
+        "ranks": summary.ranks,
+        "ranks_agree": summary.ranks_agree,
+        "rank_difference": number(summary.rank_difference),
+        "repeat_difference": number(summary.repeat_difference),
+        "rows_compared": summary.rows,
+        "noise_floor": number(summary.noise),
+        "noise_source": summary.noise_source,
         "slots": [slot_document(slot) for slot in slots],
         "target_sites": [
             {
@@ -139,7 +139,7 @@ def report(evidence: Evidence, slots: list[Slot], facts: Facts) -> dict[str, Any
         "checks": checks,
         "notes": list(evidence.notes),
         "golden": {"path": None if evidence.alone else str(golden.path), "target": golden.target, "source": golden.source},
-        "compared": facts.origin,
+        "compared": summary.origin,
     }
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from specwire.capture import PREFILL
-from specwire.diagnosis.check import Facts, report
+from specwire.diagnosis.check import Summary, report
 from specwire.diagnosis.context import Context
 from specwire.diagnosis.evidence import Evidence, Sample
 from specwire.diagnosis.judge import Slot
@@ -68,7 +68,7 @@ def _against_log(golden: LogGolden, lines: Sequence[Line], context: Context, ori
     return report(
         evidence,
         judged,
-        _facts(golden, compared, lines, reasons, origin, [len(golden.slots), *(shape or ())]),
+        _summary(golden, compared, reasons, origin),
     )
 
 
@@ -93,45 +93,33 @@ def _against_tensors(golden: Golden, lines: Sequence[Line], context: Context, or
     slots = [_slot_of_tensors(evidence, placed, slot) for slot in range(max(count, len(golden.trained)))]
     reasons = [] if placed else ["no draft-input line of a prefill of the golden's prompts is in the log"]
     reasons += [f"slot {slot.slot}: {slot.why}" for slot in slots if slot.state == "not-compared" and placed]
-    return report(evidence, slots, _facts(golden, [line for line, _ in placed], lines, reasons, origin, None))
+    return report(evidence, slots, _summary(golden, compared, reasons, origin))
 
 
-def _facts(
-    golden: Golden | LogGolden,
-    compared: Sequence[Line],
-    lines: Sequence[Line],
-    reasons: list[str],
-    origin: str,
-    shape: list[int] | None,
-) -> Facts:
+def _summary(golden: Golden | LogGolden, compared: Sequence[Line], reasons: list[str], origin: str) -> Summary:
     line = compared[0] if compared else None
     if isinstance(golden, LogGolden):
         golden_shape = list(golden.concat_shape) if golden.concat_shape else None
-        noise, source = (
-            2 * SPACINGS * ROUNDOFF[golden.dtype],
-            f"{SPACINGS} spacings of {golden.dtype} and the printed digits, value by value",
-        )
+        dtype, source = golden.dtype, f"{SPACINGS} spacings of {golden.dtype} and the printed digits, value by value"
     else:
         prompt = next(
             (p for p in golden.prompts if line and len(p.token_ids) == line.shape[0]), golden.prompts[0]
         )
         golden_shape = [len(prompt.token_ids), golden.hidden * len(golden.trained)]
-        noise, source = (
-            2 * SPACINGS * ROUNDOFF.get(line.dtype if line else golden.dtype, 2.0**-8),
-            "the dtype's spacing, the golden's noise and the printed digits, value by value",
-        )
-    return Facts(
-        list(line.shape) if line else None,
-        golden_shape,
-        len({one.rank for one in compared}),
-        _agree(compared, golden) if line else None,
-        None,
-        None,
-        len(compared),
-        noise,
-        source,
-        reasons,
-        origin,
+        dtype = line.dtype if line else golden.dtype
+        source = "the dtype's spacing, the golden's noise and the printed digits, value by value"
+    return Summary(
+        concat_shape=list(line.shape) if line else None,
+        golden_concat_shape=golden_shape,
+        ranks=len({one.rank for one in compared}),
+        ranks_agree=_agree(compared, golden) if line else None,
+        rank_difference=None,
+        repeat_difference=None,
+        rows=len(compared),
+        noise=2 * SPACINGS * ROUNDOFF.get(dtype, 2.0**-8),
+        noise_source=source,
+        reasons=reasons,
+        origin=origin,
     )
 
 
