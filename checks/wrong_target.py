@@ -9,6 +9,7 @@ from specwire.diagnosis.alterations import one_row, one_slot, stranger
 from specwire.diagnosis.case import Case
 from specwire.diagnosis.evidence import Cause, Evidence
 from specwire.diagnosis.sides import target_sites
+from specwire.model_files import language_part
 
 
 def check(evidence: Evidence) -> Cause | None:
@@ -17,12 +18,11 @@ def check(evidence: Evidence) -> Cause | None:
 
 def _by_size(evidence: Evidence) -> Cause | None:
     """Sizes that the golden records and that the served target's config has otherwise."""
-    golden, config = evidence.golden, evidence.context.target or {}
-    nested = next((config[key] for key in ("text_config", "llm_config") if isinstance(config.get(key), dict)), {})
+    golden, config = evidence.golden, language_part(evidence.context.target or {})
     for what, key, want in (
         ("layers", "num_hidden_layers", golden.layers), ("hidden size", "hidden_size", golden.hidden)
     ):
-        have = {**config, **nested}.get(key)
+        have = config.get(key)
         if type(have) is int and want and have != want:
             return Cause(
                 "certain", f"the target served has {what} {have}, the golden was made with {want}",

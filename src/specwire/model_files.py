@@ -12,6 +12,8 @@ from specwire.errors import SpecwireError, said
 from specwire.regular import read_text
 from specwire.tensorfile import TensorFile, open_tensors
 
+# Where multimodal configs keep the language model's own settings.
+LANGUAGE_PARTS = ("text_config", "llm_config", "language_config", "thinker_config")
 # They change with the library that saved the file, or with how the model is served, not with the model.
 _VOLATILE = ("_name_or_path", "transformers_version", "torch_dtype", "dtype")
 
@@ -32,12 +34,15 @@ def read_config(directory: Path | str) -> dict[str, Any]:
     return config
 
 
-def text_config(config: dict[str, Any]) -> dict[str, Any]:
-    """The part that describes the language model: vision models keep it one level down."""
-    inner = next(
-        (config[key] for key in ("text_config", "llm_config") if isinstance(config.get(key), dict)), None
-    )
-    merged = {**config, **inner} if inner else config
+def language_part(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A config as the language model sees it: multimodal models keep its settings one level down."""
+    inner = next((config[key] for key in LANGUAGE_PARTS if isinstance(config.get(key), dict)), {})
+    return {**config, **inner}
+
+
+def text_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The language model's part of a target's config; SpecwireError when it lacks one of the sizes."""
+    merged = language_part(config)
     for key in ("num_hidden_layers", "hidden_size", "vocab_size"):
         if type(merged.get(key)) is not int or not 0 < merged[key] < 10**9:
             raise SpecwireError(

@@ -20,7 +20,7 @@ def no_golden(capture: Capture, context: Context) -> NoGolden:
     """What stands in for a golden; SpecwireError when the target's directory was not given."""
     if context.target is None:
         raise SpecwireError("give --golden FILE, or --target DIR for the self-check, which needs none")
-    config = text_config(dict(context.target))
+    config = text_config(context.target)
     spoken = transcript(capture, capture.answers).spoken
     prompts = tuple(Prompt("", ids, ()) for ids in dict.fromkeys(one.asked for one in spoken) if ids)
     states = capture.at("draft-input") or capture.at("forward-end")

@@ -15,7 +15,7 @@ from specwire.capture import Event
 from specwire.diagnosis.draft_reference import Reference, Variant
 from specwire.diagnosis.evidence import Evidence, NotSeen, relative
 from specwire.diagnosis.noise import ROUNDOFF
-from specwire.model_files import rope_theta
+from specwire.model_files import language_part, rope_theta
 from specwire.tensorfile import TensorFile
 
 if TYPE_CHECKING:
@@ -221,7 +221,7 @@ def draft_side(evidence: Evidence) -> DraftSide:
     return DraftSide(
         Reference(context.draft_tensors, context.draft),
         prefills,
-        rope_theta(context.target or {}),
+        rope_theta(language_part(context.target or {})),
         context.target_tensors,
     )
 

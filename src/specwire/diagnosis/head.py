@@ -78,7 +78,7 @@ def head_of(context: Context) -> Head:
     if not tensors or context.target is None:
         raise NotSeen("the target's directory was not given (--target), or holds no safetensors")
     try:
-        config = text_config(dict(context.target))
+        config = text_config(context.target)
     except SpecwireError as error:
         raise NotSeen(str(error)) from error
     if scale := next((key for key in SCALES if config.get(key) not in (None, 1, 1.0)), None):

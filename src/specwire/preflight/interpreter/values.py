@@ -6,6 +6,8 @@ import ast
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from specwire.model_files import LANGUAGE_PARTS
+
 if TYPE_CHECKING:
     from specwire.preflight.interpreter.machine import Frame
     from specwire.preflight.interpreter.modules import Module
@@ -121,9 +123,6 @@ class Config:
     `defaults` are what the config's class sets; `never` are names that no class sets.
     """
 
-    # Where multimodal configs keep the language model's own settings.
-    TEXT = ("text_config", "llm_config", "language_config", "thinker_config")
-
     def __init__(
         self, data: dict[str, Any], defaults: dict[str, Any] | None = None, never: tuple[str, ...] = ()
     ) -> None:
@@ -143,7 +142,7 @@ class Config:
         return default
 
     def _nested(self) -> list[dict[str, Any]]:
-        return [self.data[name] for name in self.TEXT if isinstance(self.data.get(name), dict)]
+        return [self.data[name] for name in LANGUAGE_PARTS if isinstance(self.data.get(name), dict)]
 
 
 _MISSING = object()
