@@ -77,7 +77,7 @@ def _lacks_getter(facts: Facts) -> Check | None:
     source = facts.source
     names = (name for name in source.tree.python_files(WORKERS) if GETTER.encode() + b"()" in source.tree.read(name))
     asked = next(names, None)
-    cls = next(filter(None, map(source.model_class, facts.target_config["architectures"])), None)
+    cls = source.model_class(facts.target_config["architectures"])
     if asked is None or cls is None or source.attribute(cls, GETTER) or source.attribute(cls, "__getattr__"):
         return None
     if source.attribute(cls, f"{GETTER}_for_draft") or not _bases_known(source, cls):

@@ -73,7 +73,7 @@ def read_draft(source: Source, config: Mapping[str, Any], tensors: Iterable[str]
 
     None when the tree has no class for the draft's architecture.
     """
-    cls = next(filter(None, map(source.model_class, config.get("architectures") or [])), None)
+    cls = source.model_class(config.get("architectures") or [])
     if cls is None:
         return None
     machine = Machine(source)

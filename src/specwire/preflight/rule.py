@@ -78,8 +78,8 @@ def captured_boundaries(source: Source, config: Mapping[str, Any], layer_ids: li
     Raises SpecwireError when a source file cannot be parsed.
     """
     architectures = config.get("architectures") or []
-    architecture = next(filter(source.model_class, architectures), next(iter(architectures), ""))
-    cls = source.model_class(architecture) if architecture else None
+    cls = source.model_class(architectures)
+    architecture = cls.name if cls else next(iter(architectures), "")
     layers = Config(config).lookup("num_hidden_layers", None)
     base = Rule(source.release, architecture, layer_ids, layers if isinstance(layers, int) else None)
     if cls is None:

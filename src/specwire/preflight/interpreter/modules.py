@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -163,11 +164,14 @@ class Source:
             )
         return name in self._set_by[key]
 
-    def model_class(self, architecture: str) -> ClassRef | None:
-        """The class that the engine's registry gives for an architecture: listed in some EntryClass."""
-        if architecture not in self._classes:
-            self._classes[architecture] = self._entry(architecture)
-        return self._classes[architecture]
+    def model_class(self, architectures: Iterable[str]) -> ClassRef | None:
+        """The class that the engine's registry gives for a config's architectures: the first that an EntryClass lists."""
+        for architecture in architectures:
+            if architecture not in self._classes:
+                self._classes[architecture] = self._entry(architecture)
+            if found := self._classes[architecture]:
+                return found
+        return None
 
     def _entry(self, architecture: str) -> ClassRef | None:
         marker = f"class {architecture}".encode()
