@@ -23,8 +23,7 @@ def check(evidence: Evidence) -> Cause | None:
         "likely" if ignored else "certain",
         f"slots hold boundaries {listed(found)} where {listed(trained)} were trained: each is {abs(offset)} "
         f"{'below' if offset < 0 else 'above'}, and fits within the noise floor",
-        layer_ids_fix(evidence, found),
-        steps=1,
+        layer_ids_fix(evidence, found), steps=1,
     )
 
 

@@ -24,10 +24,9 @@ def check(evidence: Evidence) -> Cause | None:
         return None
     return Cause(
         "likely",
-        f"only the {len(rows)} rows of token {placeholders.pop()} differ, at boundaries {listed(early)}; the "
-        f"other {len(tokens) - len(rows)} rows are exact",
-        "record the states after the image features have been added at these layers, or take later layers",
-        steps=4,
+        f"only the {len(rows)} rows of token {placeholders.pop()} differ, at boundaries {listed(early)}; the other "
+        f"{len(tokens) - len(rows)} rows are exact",
+        "record the states after the image features have been added at these layers, or take later layers", steps=4,
     )
 
 

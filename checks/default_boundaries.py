@@ -22,8 +22,7 @@ def check(evidence: Evidence) -> Cause | None:
         "certain" if known else "possible",
         f"slots hold {listed(found)}, what an engine takes for {evidence.golden.layers} layers by default; "
         f"{listed(trained)} were trained; the draft's config {config}",
-        layer_ids_fix(evidence, found),
-        steps=1 if known else 2,
+        layer_ids_fix(evidence, found), steps=1 if known else 2,
     )
 
 

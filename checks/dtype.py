@@ -26,17 +26,23 @@ def _in_the_states(evidence: Evidence) -> Cause | None:
     other = {torch.bfloat16: torch.float16, torch.float16: torch.bfloat16}.get(own)
     slots = [(evidence.captured(slot).to(own), evidence.trained[slot]) for slot in evidence.off]
     if other and all(evidence.fits(states.view(other).float(), k) for states, k in slots):
-        return Cause("certain", f"the bytes are the golden's rows when they are read as {str(other)[6:]}; "
-                                f"they were recorded as {evidence.dtype}",
-                     f"use one dtype on both sides of the buffer: {str(other)[6:]} was written, "
-                     f"{evidence.dtype} read", steps=1)
+        return Cause(
+            "certain",
+            f"the bytes are the golden's rows when they are read as {str(other)[6:]}; they were recorded as "
+            f"{evidence.dtype}",
+            f"use one dtype on both sides of the buffer: {str(other)[6:]} was written, {evidence.dtype} read",
+            steps=1,
+        )
     near = all(k == wanted and away < 0.2 for wanted, (k, away) in zip(evidence.trained, evidence.nearest))
     for name in NARROWER[evidence.dtype] if near else ():
         if all(states.to(getattr(torch, name)).to(own).equal(states) for states, _ in slots):
-            return Cause("certain", f"slots {list(evidence.off)}: every value is one that {name} can hold, "
-                                    "and the golden's to within its rounding",
-                         f"keep the states in {evidence.golden.dtype}: something rounds them to {name} on "
-                         "their way to the draft", steps=1)
+            return Cause(
+                "certain",
+                f"slots {list(evidence.off)}: every value is one that {name} can hold, and the golden's to within "
+                "its rounding",
+                f"keep the states in {evidence.golden.dtype}: something rounds them to {name} on their way to the "
+                "draft", steps=1,
+            )
     return None
 
 

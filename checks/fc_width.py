@@ -32,10 +32,12 @@ def _of_the_states(evidence: Evidence) -> Cause | None:
     weight = next((name for name in ("fc.weight", "model.fc.weight") if name in tensors), None)
     takes = tensors[weight].entry(weight).shape[-1] if weight else None
     if width and takes and takes != len(trained) * hidden:
-        return Cause("certain", f"fc takes {takes} columns, the golden's concat is {len(trained) * hidden} "
-                                f"({len(trained)} x {hidden}) and "
-                     f"{width} were captured", "use the draft that was trained for this target, and the "
-                                               "golden that belongs to it", steps=0)
+        return Cause(
+            "certain",
+            f"fc takes {takes} columns, the golden's concat is {len(trained) * hidden} ({len(trained)} x {hidden}) "
+            f"and {width} were captured",
+            "use the draft that was trained for this target, and the golden that belongs to it", steps=0,
+        )
     if evidence.slot_count == 1 < len(trained) and takes == len(trained) * hidden and evidence.context.aux_off:
         return Cause("certain", f"the draft's config has use_aux_hidden_state false, so {width} columns reached it; "
                      f"fc takes {takes}", "write use_aux_hidden_state: true into the draft's eagle_config", steps=0)
@@ -43,10 +45,12 @@ def _of_the_states(evidence: Evidence) -> Cause | None:
         return found
     if not width or evidence.slot_count or sharded(evidence):
         return None
-    return Cause("certain", f"the states are {width} wide, which is no multiple of the target's hidden size "
-                            f"{hidden}; {len(trained) * hidden} were trained",
-                 "use a draft and a golden that belong to this target: its hidden size differs from the "
-                 "golden's", steps=0)
+    return Cause(
+        "certain",
+        f"the states are {width} wide, which is no multiple of the target's hidden size {hidden}; "
+        f"{len(trained) * hidden} were trained",
+        "use a draft and a golden that belong to this target: its hidden size differs from the golden's", steps=0,
+    )
 
 
 CAUGHT = [

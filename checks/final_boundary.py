@@ -48,15 +48,21 @@ def _by_the_golden(evidence: Evidence) -> Cause | None:
     if evidence.off != (slot,) or len(found) != len(trained):
         return None
     if found[slot] == last - 1:
-        return Cause("certain", f"slot {slot} holds boundary {last - 1}, the last layer's input, where its "
-                                "output was trained; the others are exact",
-                     FIX, steps=1)
+        return Cause(
+            "certain",
+            f"slot {slot} holds boundary {last - 1}, the last layer's input, where its output was trained; the "
+            "others are exact",
+            FIX, steps=1,
+        )
     k, distance = evidence.nearest[slot]
     if found[slot] is not None or k < last - 1 or distance > 0.5 or is_final(evidence, slot):
         return None
-    return Cause("likely", f"slot {slot} is {distance:.2g} from boundary {k} and no boundary exactly, while "
-                           "the other slots are exact: "
-                 "a step at the end of the stack is missing, or comes too early", FIX, steps=3)
+    return Cause(
+        "likely",
+        f"slot {slot} is {distance:.2g} from boundary {k} and no boundary exactly, while the other slots are exact: "
+        "a step at the end of the stack is missing, or comes too early",
+        FIX, steps=3,
+    )
 
 
 CAUGHT = [

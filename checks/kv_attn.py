@@ -24,10 +24,13 @@ def check(evidence: Evidence) -> Cause | None:
     run, errors = evidence.draft.layer_run, evidence.draft.layer_errors
     if run is None or not run.startswith("attention"):
         return None
-    return Cause("certain", f"the draft's layer ran with {run}: so its output fits to {errors[run]:.1e}, as "
-                            f"configured to {errors['as configured']:.1e}",
-                 "give the draft's attention the window of its own config (--speculative-draft-window-size), and see "
-                 "that its cache is written for the prompt and read back from the same slots", steps=1)
+    return Cause(
+        "certain",
+        f"the draft's layer ran with {run}: so its output fits to {errors[run]:.1e}, as configured to "
+        f"{errors['as configured']:.1e}",
+        "give the draft's attention the window of its own config (--speculative-draft-window-size), and see that "
+        "its cache is written for the prompt and read back from the same slots", steps=1,
+    )
 
 
 def _after(position):

@@ -19,8 +19,8 @@ def check(evidence: Evidence) -> Cause | None:
         return None
     return Cause(
         "certain" if all(exact for exact, _ in parts) else "likely",
-        f"slots {slots}: " + parts[0][1], "record hidden_states + residual where the target collects its "
-                                          "inner states", steps=1,
+        f"slots {slots}: " + parts[0][1],
+        "record hidden_states + residual where the target collects its inner states", steps=1,
     )
 
 

@@ -19,13 +19,11 @@ def check(evidence: Evidence) -> Cause | None:
     half = ", bfloat16 rather than float16" if evidence.dtype == "float16" else ""
     return Cause(
         "certain",
-        f"{len({(rank, row) for rank, row, _ in bad})} sampled rows hold NaN or infinity ({evidence.dtype}), "
-        "in slots "
-        f"{sorted({slot for *_, slot in bad})}; first: rank {rank}, slot {slot}, prompt {prompt}, position "
+        f"{len({(rank, row) for rank, row, _ in bad})} sampled rows hold NaN or infinity ({evidence.dtype}), in "
+        f"slots {sorted({slot for *_, slot in bad})}; first: rank {rank}, slot {slot}, prompt {prompt}, position "
         f"{position}",
-        f"serve in the checkpoint's dtype{half}; hidden-state-dump shows which boundary is the first that is "
-        "not finite",
-        steps=0,
+        f"serve in the checkpoint's dtype{half}; hidden-state-dump shows which boundary is the first that is not "
+        "finite", steps=0,
     )
 
 

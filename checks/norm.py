@@ -25,9 +25,12 @@ def check(evidence: Evidence) -> Cause | None:
     fitted = [normed(evidence, slot) for slot in evidence.off]
     if None in fitted:
         return None
-    return Cause("certain", f"slots {list(evidence.off)}: {fitted[0]}, exact within the noise floor on rows "
-                            "that the weights were not fitted to",
-                 fix, steps=3)
+    return Cause(
+        "certain",
+        f"slots {list(evidence.off)}: {fitted[0]}, exact within the noise floor on rows that the weights were not "
+        "fitted to",
+        fix, steps=3,
+    )
 
 
 def _before_fc(evidence: Evidence) -> Cause | None:

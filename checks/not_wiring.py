@@ -17,10 +17,13 @@ def check(evidence: Evidence) -> Cause | Skipped | None:
         return Skipped("no acceptance length was given (--accept-length)")
     if length >= LOW or evidence.off or evidence.slot_count != len(evidence.trained):
         return None
-    return Cause("possible", f"acceptance length {length:g}, and all {len(evidence.seen.places)} rows looked "
-                             "at are the golden's in every slot",
-                 "look at the draft's side first (other causes, if any, are listed before this one), then at "
-                 "training data and workload", steps=9)
+    return Cause(
+        "possible",
+        f"acceptance length {length:g}, and all {len(evidence.seen.places)} rows looked at are the golden's in "
+        "every slot",
+        "look at the draft's side first (other causes, if any, are listed before this one), then at training data "
+        "and workload", steps=9,
+    )
 
 
 CAUGHT = [Case("exact, and slow", context={"accept_length": 1.2})]

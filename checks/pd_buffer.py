@@ -14,10 +14,12 @@ def check(evidence: Evidence) -> Cause | None:
     split = evidence.context.launch.get("disaggregation_mode", "null") not in ("null", "none", "")
     if evidence.slot_count != 1 or len(trained) < 2 or not split or evidence.found[0] != trained[0]:
         return None
-    return Cause("certain", f"the draft received {hidden} columns, exactly slot 0 of the {len(trained)} x "
-                            f"{hidden} that were sent, and the engine runs "
-                 f"disaggregated ({evidence.context.launch['disaggregation_mode']})",
-                 f"make the transfer buffer {len(trained) * hidden} wide, as the concat is", steps=0)
+    return Cause(
+        "certain",
+        f"the draft received {hidden} columns, exactly slot 0 of the {len(trained)} x {hidden} that were sent, and "
+        f"the engine runs disaggregated ({evidence.context.launch['disaggregation_mode']})",
+        f"make the transfer buffer {len(trained) * hidden} wide, as the concat is", steps=0,
+    )
 
 
 CAUGHT = [Case("the first slot alone", slots=(3,), context={"launch": "--disaggregation-mode decode"})]

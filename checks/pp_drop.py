@@ -22,9 +22,12 @@ def check(evidence: Evidence) -> Cause | None:
         what = f"slots hold {listed(found)}, layers {listed(local)} counted from the last stage's start"
     else:
         return None
-    return Cause("certain", f"{what} (pp_size {stages})", "hand the collected states on with the pipeline's "
-        "proxy tensors, and compare global layer "
-                 "numbers; or serve without pipeline stages", steps=0)
+    return Cause(
+        "certain",
+        f"{what} (pp_size {stages})",
+        "hand the collected states on with the pipeline's proxy tensors, and compare global layer numbers; or "
+        "serve without pipeline stages", steps=0,
+    )
 
 
 CAUGHT = [

@@ -17,22 +17,26 @@ def check(evidence: Evidence) -> Cause | None:
     if not evidence.off or any(evidence.found[slot] is not None for slot in evidence.off):
         return None
     if all(rotated_basis(evidence, slot) for slot in evidence.off):
-        return Cause("certain", f"slots {list(evidence.off)}: the rows have the golden's sizes and inner "
-                                "products within the noise floor, and other "
-                     "entries: the same states in a rotated basis", "rotate the states back before the "
-                         "draft, or use a draft trained in this basis", steps=2)
+        return Cause(
+            "certain",
+            f"slots {list(evidence.off)}: the rows have the golden's sizes and inner products within the noise "
+            "floor, and other entries: the same states in a rotated basis",
+            "rotate the states back before the draft, or use a draft trained in this basis", steps=2,
+        )
     config = evidence.context.target or {}
     method = (config.get("quantization_config") or {}).get("quant_method")
     how = evidence.context.launch.get("quantization") or method
     near = all(k == trained[slot] and distance < 0.5 for slot, (k, distance) in enumerate(evidence.nearest))
     if not how or not near:
         return None
-    return Cause("likely", f"the target is quantised ({how}); every slot is nearest to its own boundary, off "
-                           "by up to "
-                 f"{max(distance for _, distance in evidence.nearest):.2g}, beyond the golden's noise and "
-                 "without other pattern",
-                 "build the golden from the quantised target, and train the draft on its states if "
-                 "acceptance is too low", steps=4)
+    return Cause(
+        "likely",
+        f"the target is quantised ({how}); every slot is nearest to its own boundary, off by up to "
+        f"{max(distance for _, distance in evidence.nearest):.2g}, beyond the golden's noise and without other "
+        "pattern",
+        "build the golden from the quantised target, and train the draft on its states if acceptance is too low",
+        steps=4,
+    )
 
 
 CAUGHT = [

@@ -22,10 +22,9 @@ def check(evidence: Evidence) -> Cause | None:
     exact = all(exact for exact, _ in kinds)
     return Cause(
         "certain" if exact else "likely",
-        f"slots {list(evidence.off)} differ between ranks, and over {len(evidence.ranks)} ranks "
-        f"{kinds[0][1]}",
-        "collect the states after the all-reduce (turn off its fusion with the next norm, or reduce a copy "
-        "first)", steps=1,
+        f"slots {list(evidence.off)} differ between ranks, and over {len(evidence.ranks)} ranks {kinds[0][1]}",
+        "collect the states after the all-reduce (turn off its fusion with the next norm, or reduce a copy first)",
+        steps=1,
     )
 
 

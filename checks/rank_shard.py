@@ -29,9 +29,12 @@ def check(evidence: Evidence) -> Cause | None:
         return Cause("certain", f"slots {list(evidence.off)}: one rank holds the golden's rows, and rank "
                      f"{', '.join(map(str, bare))} nothing but zeros", "hand the states to every rank: each drafts from "
                      "its own copy", steps=1)
-    return Cause("certain", f"slots {list(evidence.off)}: no value is set on two ranks, and their sum over "
-                            f"{len(evidence.ranks)} ranks is the "
-                 "golden's row", FIX, steps=1)
+    return Cause(
+        "certain",
+        f"slots {list(evidence.off)}: no value is set on two ranks, and their sum over {len(evidence.ranks)} ranks "
+        "is the golden's row",
+        FIX, steps=1,
+    )
 
 
 def _columns(rank, states, world):

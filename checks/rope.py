@@ -23,10 +23,12 @@ def check(evidence: Evidence) -> Cause | None:
     run, errors = evidence.draft.layer_run, evidence.draft.layer_errors
     if run is None or not run.startswith(("rope", "without rotary")):
         return None
-    return Cause("certain", f"the draft's layer ran {run}: so its output fits to {errors[run]:.1e}, as "
-                            "configured (theta "
-                 f"{evidence.draft.reference.theta:g}) to {errors['as configured']:.1e}",
-                 "give the draft its own rotary table, with the theta of its config.json", steps=1)
+    return Cause(
+        "certain",
+        f"the draft's layer ran {run}: so its output fits to {errors[run]:.1e}, as configured (theta "
+        f"{evidence.draft.reference.theta:g}) to {errors['as configured']:.1e}",
+        "give the draft its own rotary table, with the theta of its config.json", steps=1,
+    )
 
 
 def _after(position):

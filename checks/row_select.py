@@ -17,9 +17,12 @@ FIX = "gather the states by the index that the token ids were gathered by (accep
 
 def check(evidence: Evidence) -> Cause | None:
     if (short := evidence.short_events) and not sharded(evidence):
-        return Cause("certain", f"{len(short)} prefills recorded fewer states than tokens: {short[0]} has "
-                                f"{short[0].rows} rows "
-                     f"for {len(short[0].token_ids)} tokens", FIX, steps=1)
+        return Cause(
+            "certain",
+            f"{len(short)} prefills recorded fewer states than tokens: {short[0]} has {short[0].rows} rows for "
+            f"{len(short[0].token_ids)} tokens",
+            FIX, steps=1,
+        )
     if not evidence.off or not evidence.nearest_rows or not (moved := evidence.moved_rows):
         return None
     places = evidence.seen.places

@@ -14,8 +14,8 @@ SHIFTS = (1, -1, 2, -2)
 def check(evidence: Evidence) -> Cause | None:
     if evidence.alignment and evidence.alignment.shift == 0 and evidence.site == "draft-input":
         return Cause(
-            "certain", "the draft received the prompt's own token ids with these states, not the ids shifted "
-                       "left by one",
+            "certain",
+            "the draft received the prompt's own token ids with these states, not the ids shifted left by one",
             "give the draft prompt[1:] and the next token, beside the states of prompt[0:]", steps=1,
         )
     if not evidence.off:
@@ -23,9 +23,9 @@ def check(evidence: Evidence) -> Cause | None:
     for shift in SHIFTS:
         if all(evidence.fits(evidence.captured(slot), k, shift) for slot, k in enumerate(evidence.trained)):
             return Cause(
-                "certain", f"row t of every slot is the golden's row t{shift:+d}, within the noise floor",
-                f"shift the states by {shift:+d} token against the ids: state t belongs with token t + 1",
-                steps=1,
+                "certain",
+                f"row t of every slot is the golden's row t{shift:+d}, within the noise floor",
+                f"shift the states by {shift:+d} token against the ids: state t belongs with token t + 1", steps=1,
             )
     return None
 

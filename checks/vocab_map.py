@@ -17,9 +17,12 @@ def check(evidence: Evidence) -> Cause | None:
         return found
     wrong = [(token, mapped, own) for token, mapped, own in evidence.draft.drafted if token != mapped]
     if wrong and all(token == own for token, _, own in wrong):
-        return Cause("certain", f"after {len(wrong)} prefills the draft said token {wrong[0][2]} of its own "
-                                "vocabulary and the engine took it "
-                     f"unmapped, where d2t makes it {wrong[0][1]}", FIX, steps=1)
+        return Cause(
+            "certain",
+            f"after {len(wrong)} prefills the draft said token {wrong[0][2]} of its own vocabulary and the engine "
+            f"took it unmapped, where d2t makes it {wrong[0][1]}",
+            FIX, steps=1,
+        )
     return None
 
 

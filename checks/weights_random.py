@@ -19,18 +19,24 @@ def check(evidence: Evidence) -> Cause | Skipped | None:
         return found
     draft = evidence.draft
     if draft.fc_run is None:
-        return Cause("certain", "the output of fc is not what the checkpoint's fc.weight makes of its "
-                                "input: off by "
-                     f"{draft.fc_errors['as configured']:.2g}", FIX, steps=2)
+        return Cause(
+            "certain",
+            "the output of fc is not what the checkpoint's fc.weight makes of its input: off by "
+            f"{draft.fc_errors['as configured']:.2g}",
+            FIX, steps=2,
+        )
     if draft.layer_run is not None:
         return None
     nearest = min(draft.layer_errors, key=draft.layer_errors.get)
     if not isfinite(draft.layer_errors[nearest]):
         return Skipped("the draft's states are not finite")
-    return Cause("likely", "the draft's layer does not give what the checkpoint's weights make of its "
-                           f"inputs: {nearest} is nearest, off by "
-                 f"{draft.layer_errors[nearest]:.2g}", f"{FIX}; if they agree, compare the layer with the trained one: "
-                 "the order of its two inputs, its norms' eps, its rotary settings", steps=3)
+    return Cause(
+        "likely",
+        f"the draft's layer does not give what the checkpoint's weights make of its inputs: {nearest} is nearest, "
+        f"off by {draft.layer_errors[nearest]:.2g}",
+        f"{FIX}; if they agree, compare the layer with the trained one: the order of its two inputs, its norms' "
+        "eps, its rotary settings", steps=3,
+    )
 
 
 CAUGHT = [

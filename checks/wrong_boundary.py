@@ -36,11 +36,12 @@ def _neighbour(evidence: Evidence) -> Cause | None:
     near = [slot for slot in lost if evidence.nearest[slot][1] < 0.7]
     if not near or evidence.any_row_known:
         return None
-    return Cause("possible", f"slots {listed(near)} are near a boundary (relative L2 "
-                             f"{evidence.nearest[near[0]][1]:.2g}) and hold none of the "
-                 f"{len(evidence.seen.boundaries)} that the golden knows: perhaps a neighbouring layer",
-                 "build a golden with all boundaries (specwire golden build): it can say which layer it is",
-                 steps=4)
+    return Cause(
+        "possible",
+        f"slots {listed(near)} are near a boundary (relative L2 {evidence.nearest[near[0]][1]:.2g}) and hold none "
+        f"of the {len(evidence.seen.boundaries)} that the golden knows: perhaps a neighbouring layer",
+        "build a golden with all boundaries (specwire golden build): it can say which layer it is", steps=4,
+    )
 
 
 CAUGHT = [

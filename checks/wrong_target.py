@@ -25,7 +25,8 @@ def _by_size(evidence: Evidence) -> Cause | None:
         have = config.get(key)
         if type(have) is int and want and have != want:
             return Cause(
-                "certain", f"the target served has {what} {have}, the golden was made with {want}",
+                "certain",
+                f"the target served has {what} {have}, the golden was made with {want}",
                 f"serve the target that the golden is of ({golden.target})", steps=0,
             )
     return None
