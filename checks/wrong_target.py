@@ -61,11 +61,11 @@ def _in_part(evidence: Evidence) -> Cause | None:
         return None
     other, configs = _configs(evidence)
     right = [slot for slot in range(evidence.slot_count) if slot not in off]
-    away = [float(f"{evidence.nearest[slot][1]:.2g}") for slot in off]
+    away = [float(f"{max(evidence.errors(slot, evidence.trained[slot])):.2g}") for slot in off]
     return Cause(
         "likely" if other else "possible",
         f"slots {list(off)} hold no boundary of the golden in {len(rows)} of {len(evidence.seen.places)} rows (relative L2 "
-        f"{away})" + (f", slots {right} are exact" if right else "") + ": nothing known explains it"
+        f"up to {away})" + (f", slots {right} are exact" if right else "") + ("" if other else ": nothing known explains it")
         + _embeddings(evidence) + configs,
         _fix(evidence), steps=7, last_resort=not other,
     )

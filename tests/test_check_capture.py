@@ -431,6 +431,26 @@ def test_prompts_that_the_drafts_own_ids_cannot_tell_apart(prompts, together: bo
     assert document["verdict"] == "match", document["why"]
 
 
+def test_a_prompt_that_comes_a_second_time_from_the_cache(tmp_path: Path, folder: Path) -> None:
+    prompts = [[4, 5, 6, 7], [4, 5, 6, 7]]
+    states = make_states(prompts[:1]) * 2
+    golden = make_golden(tmp_path / "golden.safetensors", prompts, states)
+    for number, first in enumerate((0, 3)):
+        request = [(prompts[0], first, 4)]
+        write_batch(folder, 0, 2 * number, request, [states[0][0][first:]], site="embedding-capture", boundary=0)
+        write_batch(folder, 0, 2 * number + 1, request, [concat(states[0], SLOTS, first)])
+    assert check_capture(golden, folder)["verdict"] == "match"
+
+
+def test_two_prompts_that_are_alike_in_chunks(tmp_path: Path, folder: Path) -> None:
+    prompts = [[4, 5, 6, 7], [4, 5, 6, 7]]
+    states = make_states(prompts[:1]) * 2
+    golden = make_golden(tmp_path / "golden.safetensors", prompts, states)
+    for number, (first, end) in enumerate([(0, 2), (2, 4), (0, 2), (2, 4)]):
+        write_batch(folder, 0, number, [(prompts[0], first, end)], [concat(states[0], SLOTS, first, end)])
+    assert check_capture(golden, folder)["verdict"] == "match"
+
+
 def test_a_decode_in_the_midst_of_prefills_is_no_row_of_a_longer_prompt(golden: Path, folder: Path) -> None:
     """The second prompt has been prefilled and goes on, one token after its end, beside a chunk of the first."""
     write_batch(folder, 0, 0, [(PROMPTS[1], 0, 4), (PROMPTS[0], 0, 3)],

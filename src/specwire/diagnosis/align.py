@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -68,7 +68,7 @@ def asked_of_the_target(capture: Capture, events: Sequence[Event]) -> dict[int, 
 
 def _align(events: Sequence[Event], golden: Golden, shift: int, asked: Mapping[int, array]) -> Alignment:
     prompts = [array("q", prompt.token_ids) for prompt in golden.prompts]
-    placed: Counter[tuple[int, int, int]] = Counter()
+    placed: defaultdict[tuple[int, int], list[Piece]] = defaultdict(list)
     pieces: list[Piece] = []
     strange: list[str] = []
     odd: list[str] = []
@@ -80,7 +80,7 @@ def _align(events: Sequence[Event], golden: Golden, shift: int, asked: Mapping[i
                 strange.append(f"{event}, rows {first}..{first + rows}: {piece}")
                 continue
             pieces.append(piece)
-            placed[event.rank, piece.prompt, piece.position] += 1
+            placed[event.rank, piece.prompt].append(piece)
             positions = _part(event.positions, first, rows)
             if positions and positions != array("q", range(piece.position, piece.position + rows)):
                 odd.append(
@@ -92,7 +92,7 @@ def _align(events: Sequence[Event], golden: Golden, shift: int, asked: Mapping[i
 
 def _place(
     event: Event, first: int, rows: int, prefix: int | None, prompts: Sequence[array], shift: int, own: array | None,
-    placed: Counter[tuple[int, int, int]],
+    placed: Mapping[tuple[int, int], Sequence[Piece]],
 ) -> Piece | str:
     if first < 0 or rows <= 0 or first + rows > event.rows:
         return f"only {event.rows} rows of states were recorded"
@@ -118,10 +118,15 @@ def _place(
         if len({tuple(prompts[p][: start + rows]) for p in fits}) > 1:
             return f"its token ids fit {len(fits)} golden prompts"
         if fits:
-            # Of prompts that begin alike: one that ends here rather than a longer one, and each in its turn.
-            order = {p: (placed[event.rank, p, start], len(prompts[p]) != start + rows) for p in fits}
-            return Piece(event, first, rows, min(fits, key=order.__getitem__), start)
+            return Piece(event, first, rows, min(fits, key=lambda p: _turn(placed[event.rank, p], prompts[p], start, rows)), start)
     return "its token ids are those of no golden prompt"
+
+
+def _turn(placed: Sequence[Piece], prompt: array, start: int, rows: int) -> tuple[int, bool, bool, int]:
+    """Of prompts that are alike so far the least is taken: each in its turn, one that goes on here, one that ends here."""
+    here = sum(piece.position == start for piece in placed)
+    goes_on = start == max((piece.position + piece.count for piece in placed), default=0)
+    return here, not goes_on, len(prompt) != start + rows, len(placed)
 
 
 def _part(values: array | None, first: int, rows: int) -> array | None:
