@@ -98,11 +98,10 @@ def test_pickles_are_never_opened(tmp_path):
 
 
 def test_nothing_there(tmp_path):
-    with pytest.raises(SpecwireError, match="no such directory"):
-        open_checkpoint(tmp_path / "none")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(SpecwireError, match=r"no \*.safetensors"):
-        open_checkpoint(tmp_path / "empty")
+    for name in ("none", "empty"):
+        with pytest.raises(SpecwireError, match=r"no \*.safetensors"):
+            open_checkpoint(tmp_path / name)
 
 
 def test_only_whole_numbers_are_read_as_such(place):

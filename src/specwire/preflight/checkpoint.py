@@ -6,7 +6,6 @@ Sharded checkpoints are read through their index. No tensor is loaded and nothin
 from __future__ import annotations
 
 import json
-import os
 import sys
 from array import array
 from collections.abc import Iterable, Mapping
@@ -74,13 +73,9 @@ def open_checkpoint(directory: Path, role: str = "draft", only: tuple[str, ...] 
     Raises SpecwireError with one sentence when there are no safetensors, when the index or a header is
     wrong, or when a shard is missing.
     """
-    if not directory.is_dir():
-        raise SpecwireError(
-            f"no {role} in {directory}: there is no such directory. Give the one with config.json."
-        )
     listed, shards = _shards(directory, only)
     if not shards and not listed and not (directory / INDEX).is_file():
-        pickles = sorted(name for name in os.listdir(directory) if name.endswith((".bin", ".pt", ".pth")))
+        pickles = sorted(path.name for path in directory.glob("*") if path.suffix in (".bin", ".pt", ".pth"))
         if pickles:
             raise SpecwireError(
                 f"the {role} in {directory} is a pickle ({pickles[0]}), which is never opened here: "

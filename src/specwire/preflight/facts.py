@@ -125,10 +125,7 @@ def gather(
     source: Source, target: Path, draft: Path, launch: Launch | None, recorded: Recorded | None
 ) -> Facts:
     """Read all files once. Raises SpecwireError for the first one that is missing or wrong."""
-    target_config = _config(target, "target")
-    draft_config = _config(draft, "draft")
-    _named(draft_config, draft, "draft")
-    _named(target_config, target, "target")
+    target_config, draft_config = _config(target, "target"), _config(draft, "draft")
     weights = open_checkpoint(draft, "draft")
     rule, plumbing = draft_rule(source, target_config, draft_config)
     return Facts(
@@ -137,18 +134,14 @@ def gather(
     )
 
 
-def _named(config: Mapping[str, Any], directory: Path, role: str) -> None:
+def _config(directory: Path, role: str) -> dict[str, Any]:
+    if not directory.is_dir():
+        raise SpecwireError(f"no {role} in {directory}: there is no such directory. Give the one with config.json.")
+    config = read_config(directory)
     names = config.get("architectures")
     if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
         raise SpecwireError(f"{directory}/config.json names no architecture: is it a {role} model's directory?")
-
-
-def _config(directory: Path, role: str) -> dict[str, Any]:
-    if not directory.is_dir():
-        raise SpecwireError(
-            f"no {role} in {directory}: there is no such directory. Give the one with config.json."
-        )
-    return read_config(directory)
+    return config
 
 
 def _target_weights(target: Path) -> Checkpoint | None:
