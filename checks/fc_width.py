@@ -27,10 +27,8 @@ def _without_bias(evidence: Evidence) -> Cause | None:
 
 
 def _of_the_states(evidence: Evidence) -> Cause | None:
-    hidden, trained, width = evidence.golden.hidden, evidence.trained, evidence.width
-    tensors = evidence.context.draft_tensors
-    weight = next((name for name in ("fc.weight", "model.fc.weight") if name in tensors), None)
-    takes = tensors[weight].entry(weight).shape[-1] if weight else None
+    hidden, trained = evidence.golden.hidden, evidence.trained
+    width, takes = evidence.width, evidence.context.fc_in
     if width and takes and takes != len(trained) * hidden:
         return Cause(
             "certain",

@@ -42,9 +42,7 @@ def _slots(capture: Capture, context: Context, hidden: int) -> tuple[int, ...]:
         said = context.rule(context.layer_ids)
     if said and min(said) >= 0:
         return tuple(said)
-    name = next((name for name in ("fc.weight", "model.fc.weight") if name in context.draft_tensors), None)
-    shape = context.draft_tensors[name].entry(name).shape if name else ()
-    return tuple(range(max(1, shape[1] // hidden if len(shape) == 2 else 1)))
+    return tuple(range(max(1, (context.fc_in or hidden) // hidden)))
 
 
 def reasons(evidence: Evidence) -> list[str]:

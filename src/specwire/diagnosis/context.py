@@ -69,6 +69,13 @@ class Context:
         safetensors."""
         return checkpoint(self.draft_dir) if self.draft_dir else {}
 
+    @property
+    def fc_in(self) -> int | None:
+        """How wide the states are that the draft's `fc` takes, by its checkpoint; None when that is not known."""
+        name = next((name for name in ("fc.weight", "model.fc.weight") if name in self.draft_tensors), None)
+        shape = self.draft_tensors[name].entry(name).shape if name else ()
+        return shape[1] if len(shape) == 2 else None
+
     @cached_property
     def target_tensors(self) -> dict[str, TensorFile]:
         """The target checkpoint's tensors by name, likewise."""
