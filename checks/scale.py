@@ -15,7 +15,7 @@ def check(evidence: Evidence) -> Cause | None:
     factors = [_factor(evidence, slot) for slot in evidence.off]
     if None in factors:
         return None
-    said = ", ".join(dict.fromkeys(f"{one:.4g}" for one in factors))
+    said = ", ".join(dict.fromkeys(f"{one:.3g}" for one in factors))
     return Cause(
         "certain",
         f"slots {list(evidence.off)}: each row is the golden's times {said}, within the noise floor",

@@ -40,8 +40,10 @@ def _by_states(evidence: Evidence) -> Cause | None:
     if not all(distance < float("inf") for distance in away) or evidence.any_row_known:
         return None
     related, whole = all(distance < 0.7 for distance in away), len(evidence.seen.boundaries) > evidence.golden.layers
+    # The same embeddings and nothing else alike: hardly another target, rather something unknown done to its states.
+    unsure = (related and not whole) or (not related and _embedding_state(evidence) == "exact")
     return Cause(
-        "certain" if other else "possible" if related and not whole else "likely",
+        "likely" if other or not unsure else "possible",
         f"no slot holds any boundary of the golden: nearest are {[k for k, _ in evidence.nearest]} at "
         "relative L2 "
         f"{[float(f'{distance:.2g}') for distance in away]}"
@@ -79,9 +81,13 @@ def _configs(evidence: Evidence) -> tuple[bool, str]:
     return other, f"; the config served is {served}, the golden is of {golden}" if other else ""
 
 
+def _embedding_state(evidence: Evidence) -> str | None:
+    return next((side.state for side in target_sites(evidence) if side.site == "embedding-capture"), None)
+
+
 def _embeddings(evidence: Evidence) -> str:
-    states = [side.state for side in target_sites(evidence) if side.site == "embedding-capture"]
-    return "; the embeddings, boundary 0, differ already" if states == ["differs"] else ""
+    said = {"exact": "; the embeddings, boundary 0, are exact", "differs": "; the embeddings, boundary 0, differ already"}
+    return said.get(_embedding_state(evidence) or "", "")
 
 
 def _fix(evidence: Evidence) -> str:

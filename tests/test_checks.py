@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -110,3 +112,14 @@ def test_a_fix_never_tells_to_write_ids_that_would_not_do(ids, slots, trained, f
     if rule is None and "already" in fix:
         fix = "set eagle_aux_hidden_state_layer_ids"  # without the source's rule nobody knows what they give
     assert fix in document["causes"][0]["fix"]
+
+
+def test_another_config_is_no_proof_that_it_is_the_cause(tmp_path) -> None:
+    """It may differ in what changes no state: the length it allows, or its end token."""
+    config = {"num_hidden_layers": 12, "hidden_size": 32, "eos_token_id": 7}
+    case = Case("reversed columns", alter=lambda states, world: states.flip(1).roll(1, 0), context={"target": config})
+    evidence = evidence_of(case, tmp_path)
+    evidence = replace(evidence, golden=replace(evidence.golden, target="target sha256:0123456789abcdef"))
+    causes = examine(evidence)["causes"]
+    assert [(cause["id"], cause["confidence"]) for cause in causes] == [("wrong-target", "likely")]
+    assert "the golden is of target sha256:0123456789abcdef" in causes[0]["evidence"]

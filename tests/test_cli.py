@@ -82,6 +82,7 @@ def test_a_report_of_no_name_replaces_none_either(tmp_path, monkeypatch):
         ("run TREE --target T --draft D --out", "capture/rank0/000000.forward-begin.safetensors"),
         ("verify TREE --target T --draft D --out", "capture/rank0/000000.forward-begin.safetensors"),
         ("verify TREE --target T --draft D --out", "verify.json"),
+        ("run TREE --target T --draft D --out", "engine.log"),
         ("bench TREE --target T --draft D --out", "bench.json"),
     ],
 )

@@ -10,7 +10,7 @@ from specwire.cli import _options as options
 
 @click.command()
 @jobs.job_options
-@click.option("--out", type=options.OutDir("capture", "verify.json"), metavar="DIR", help="Keep captures, the engine's log and verify.json here.")
+@click.option("--out", type=options.OutDir("capture", "engine.log", "verify.json"), metavar="DIR", help="Keep captures, the engine's log and verify.json here.")
 @click.option("--html", type=options.OutFile(), metavar="FILE", help="Also write one self-contained page.")
 @options.force
 @options.as_json
