@@ -9,11 +9,7 @@ from specwire.preflight.rule import EAGLE3
 
 def check(facts: Facts) -> list[Check]:
     if facts.launch is None:
-        return [
-            skipped(
-                "algo-flag", "no launch was given, so its --speculative-algorithm is not known", needed=True
-            )
-        ]
+        return [skipped("algo-flag", "no launch was given, so its --speculative-algorithm is not known", needed=True)]
     kind, why = facts.kind, _said(facts)
     if not facts.algorithm:
         return [
@@ -50,7 +46,5 @@ def _wrong(facts: Facts, kind: str, why: str) -> Check:
         if facts.hidden == facts.draft.get("hidden_size"):
             evidence += "; that is as wide as the embedding, so the draft leaves fc out without a word"
     else:
-        evidence = (
-            f"the draft is an EAGLE head ({why}), the launch says --speculative-algorithm {facts.algorithm}"
-        )
+        evidence = f"the draft is an EAGLE head ({why}), the launch says --speculative-algorithm {facts.algorithm}"
     return fault("algo-flag", evidence, f"--speculative-algorithm {kind}")

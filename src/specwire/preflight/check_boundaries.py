@@ -20,10 +20,7 @@ def check(facts: Facts) -> list[Check]:
     if facts.kind != EAGLE3:
         return _not_judged("the draft is no EAGLE-3 draft, and captured boundaries are what those take", needed=True)
     if rule.absent or (rule.captured == () and rule.problem):
-        return [
-            fault("hook-dead", str(rule.problem), _other_release(facts)),
-            *_not_judged("nothing is captured"),
-        ]
+        return [fault("hook-dead", str(rule.problem), _other_release(facts)), *_not_judged("nothing is captured")]
     if facts.plumbing.problem:
         return _not_judged(f"how the ids get to the target was not read: {facts.plumbing.problem}", needed=True)
     captured = _residual(facts)
@@ -47,12 +44,7 @@ def _residual(facts: Facts) -> list[Check]:
     if facts.rule.bare:
         said = f"{facts.rule.bare} captures the branch alone, though the layers hand on a residual beside it"
         return [
-            fault(
-                "missing-residual",
-                said,
-                "capture the sum of both there, or use a release that does",
-                "likely",
-            )
+            fault("missing-residual", said, "capture the sum of both there, or use a release that does", "likely")
         ]
     return [ok("missing-residual", "the capture takes in the residual, as far as the loop shows")]
 
@@ -121,9 +113,7 @@ def _detail(facts: Facts, name: str, captured: tuple[int, ...], trained: tuple[i
     if name == "slot-count":
         ids = facts.plumbing.layer_ids or []
         twice = sorted({value for value in ids if ids.count(value) > 1})
-        return f"; {len(captured)} slots instead of {len(trained)}" + (
-            f", ids {twice} stand twice" if twice else ""
-        )
+        return f"; {len(captured)} slots instead of {len(trained)}" + (f", ids {twice} stand twice" if twice else "")
     return ""
 
 

@@ -63,11 +63,7 @@ def _rope(facts: Facts) -> list[Check]:
     if facts.launch is None:
         return [skipped("rope", f"{said}, unless the launch sets a shorter --context-length")]
     if facts.launch.environment.get(LONGER, "").lower() in ("1", "true"):
-        return [
-            fault(
-                "rope", f"{said}; {LONGER} lets it start, rows beyond {limit} are untrained", fix, "possible"
-            )
-        ]
+        return [fault("rope", f"{said}; {LONGER} lets it start, rows beyond {limit} are untrained", fix, "possible")]
     return [fault("rope", f"{said}: the engine refuses to load the draft without {LONGER}=1", fix)]
 
 
@@ -132,16 +128,12 @@ def _dtype(facts: Facts) -> Check:
     if draft == "float16" and "bfloat16" in stored:
         return fault("dtype", "the draft is stored in bfloat16 and would be served in float16, which overflows where "
                      "bfloat16 does not", "--dtype bfloat16", "likely")
-    return ok(
-        "dtype", f"target and draft are served in {draft}, the draft is stored in {', '.join(sorted(stored))}"
-    )
+    return ok("dtype", f"target and draft are served in {draft}, the draft is stored in {', '.join(sorted(stored))}")
 
 
 def _basis(facts: Facts) -> Check:
     """A rotated target hands on rotated states, which a draft trained on plain ones does not understand."""
-    said = json.dumps(
-        facts.target_config.get("quantization_config") or facts.target_config.get("compression_config")
-    )
+    said = json.dumps(facts.target_config.get("quantization_config") or facts.target_config.get("compression_config"))
     words = [word for word in _ROTATIONS if word in said.lower()]
     own = json.dumps(facts.draft).lower()
     if words and not any(word in own for word in words):
@@ -159,9 +151,7 @@ def notes(facts: Facts) -> list[Note]:
     found = []
     theirs, mine = rope_theta(facts.target), rope_theta(facts.draft)
     if theirs is not None and theirs != mine:
-        found.append(
-            Note("rope", f"rope_theta is {theirs:g} for the target and {mine or 10000:g} for the draft")
-        )
+        found.append(Note("rope", f"rope_theta is {theirs:g} for the target and {mine or 10000:g} for the draft"))
     if facts.draft.get("vocab_size") != facts.target["vocab_size"]:
         found.append(Note("wrong-target", f"the draft's vocabulary is {facts.draft.get('vocab_size')}, the target's "
                           f"{facts.target['vocab_size']}: padding, if both have the same tokenizer"))
@@ -174,9 +164,7 @@ def notes(facts: Facts) -> list[Note]:
 
 def _graph_order(facts: Facts) -> list[Note]:
     early = facts.plumbing.early
-    off = facts.launch is not None and (
-        facts.launch.get("disable-cuda-graph") or facts.launch.get("device") == "cpu"
-    )
+    off = facts.launch is not None and (facts.launch.get("disable-cuda-graph") or facts.launch.get("device") == "cpu")
     default = facts.rule.for_ids(None) if early and not off else None
     if default is None or default.captured is None or default.captured == facts.rule.captured:
         return []
@@ -200,19 +188,13 @@ def _risky_flags(facts: Facts) -> list[Note]:
         found.append(Note("pp-drop", "with several pipeline stages a setter that only acts on the last one captures "
                           "nothing of the stages before"))
     if str(launch.get("kv-cache-dtype") or "auto").startswith("fp8"):
-        found.append(
-            Note("kv-attn", "the draft's KV cache may take over the fp8 that --kv-cache-dtype asks for")
-        )
+        found.append(Note("kv-attn", "the draft's KV cache may take over the fp8 that --kv-cache-dtype asks for"))
     if launch.get("quantization") and not launch.get("speculative-draft-model-quantization"):
         found.append(Note("quant-basis", "the draft takes over --quantization unless "
                           "--speculative-draft-model-quantization says otherwise"))
     if launch.unknown:
-        found.append(
-            Note("launch", f"{facts.release} has no option {', '.join(launch.unknown)}: it would not start")
-        )
+        found.append(Note("launch", f"{facts.release} has no option {', '.join(launch.unknown)}: it would not start"))
     unresolved = [word for word in launch.words if "$" in word]
     if unresolved:
-        found.append(
-            Note("launch", f"left as written, only a running shell knows it: {', '.join(unresolved[:3])}")
-        )
+        found.append(Note("launch", f"left as written, only a running shell knows it: {', '.join(unresolved[:3])}"))
     return found

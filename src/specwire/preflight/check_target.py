@@ -29,9 +29,7 @@ def _golden(facts: Facts) -> Check | None:
         ("hidden size", facts.hidden, said.hidden),
     ):
         if want is not None and have != want:
-            return fault(
-                "wrong-target", f"the target has {name} {have}, {said.where} was made with {want}", _SERVE
-            )
+            return fault("wrong-target", f"the target has {name} {have}, {said.where} was made with {want}", _SERVE)
     if "sha256:" in said.target and said.target.rpartition("sha256:")[2] != config_hash(facts.target_dir):
         return fault("wrong-target", f"{said.where} was made from {said.target}, the target here is "
                      f"{target_name(facts.target_dir)}: their config.json differ", _SERVE, "likely")

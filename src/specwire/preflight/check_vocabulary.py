@@ -13,11 +13,7 @@ _AGAIN = "export the draft with the map that it was trained with"
 def check(facts: Facts) -> list[Check]:
     vocabulary = facts.draft.get("vocab_size")
     if type(vocabulary) is not int:
-        return [
-            fault(
-                "vocab-map", f"{facts.draft_dir}/config.json gives vocab_size as {vocabulary!r}", "correct it"
-            )
-        ]
+        return [fault("vocab-map", f"{facts.draft_dir}/config.json gives vocab_size as {vocabulary!r}", "correct it")]
     size = facts.draft.get("draft_vocab_size") or vocabulary
     d2t, t2d = facts.weights.find("d2t"), facts.weights.find("t2d")
     if d2t is None:

@@ -30,9 +30,7 @@ def check(facts: Facts) -> list[Check]:
 def _loads(facts: Facts) -> Check:
     names = facts.draft["architectures"]
     if facts.model is None:
-        return fault(
-            "draft-load", f"{facts.release} has no model class {names[0]}", "use a release that has it"
-        )
+        return fault("draft-load", f"{facts.release} has no model class {names[0]}", "use a release that has it")
     problem = facts.model.problem
     if facts.model.stops:
         return fault("draft-load", problem, _load_fix(problem))

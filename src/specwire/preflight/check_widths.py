@@ -13,11 +13,7 @@ def check(facts: Facts) -> list[Check]:
     if facts.fc is None:
         return [skipped("fc-width", f"no fc.weight in {facts.draft_dir}", needed=True)]
     if len(facts.fc) != 2:
-        return [
-            fault(
-                "fc-width", f"fc.weight has shape {list(facts.fc)}, not [out, in]", "export the draft again"
-            )
-        ]
+        return [fault("fc-width", f"fc.weight has shape {list(facts.fc)}, not [out, in]", "export the draft again")]
     found = _config(facts) or _tree(facts) or _captured(facts) or _bias(facts)
     if found:
         return [found]

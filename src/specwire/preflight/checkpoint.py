@@ -109,33 +109,22 @@ def _shards(directory: Path, only: tuple[str, ...]) -> tuple[dict[str, str], lis
     names = sorted(set(listed.values()))
     for name in names:
         if not (directory / name).is_file():
-            raise SpecwireError(
-                f"shard {name} is not in {directory}, though {INDEX} names it: copy it there."
-            )
+            raise SpecwireError(f"shard {name} is not in {directory}, though {INDEX} names it: copy it there.")
     return listed, [directory / name for name in names]
 
 
 def _weight_map(index: Path) -> dict[str, str]:
     try:
         if index.stat().st_size > INDEX_LIMIT:
-            raise SpecwireError(
-                f"{index} has more than {INDEX_LIMIT:,} bytes: no index of a checkpoint is so large."
-            )
+            raise SpecwireError(f"{index} has more than {INDEX_LIMIT:,} bytes: no index of a checkpoint is so large.")
         document: Any = json.loads(read_text(index))
     except (OSError, ValueError, RecursionError) as error:
         raise SpecwireError(f"cannot read {index}: {said(error)}. Copy the checkpoint's index again.") from error
     listed = document.get("weight_map") if isinstance(document, dict) else None
     if not isinstance(listed, dict) or not all(isinstance(name, str) for name in listed.values()):
-        raise SpecwireError(
-            f"{index} has no weight_map of names to files: copy the checkpoint's index again."
-        )
+        raise SpecwireError(f"{index} has no weight_map of names to files: copy the checkpoint's index again.")
     for name in set(listed.values()):
-        if (
-            Path(name).name != name
-            or name in ("", ".", "..")
-            or "\\" in name
-            or not name.endswith(".safetensors")
-        ):
+        if Path(name).name != name or "\\" in name or not name.endswith(".safetensors"):
             raise SpecwireError(
                 f"{index} points to {name[:80]!r}: a shard must be a plain *.safetensors name in the same directory."
             )

@@ -121,9 +121,7 @@ class Facts:
         return width if type(width) is int and width > 0 else None
 
 
-def gather(
-    source: Source, target: Path, draft: Path, launch: Launch | None, recorded: Recorded | None
-) -> Facts:
+def gather(source: Source, target: Path, draft: Path, launch: Launch | None, recorded: Recorded | None) -> Facts:
     """Read all files once. Raises SpecwireError for the first one that is missing or wrong."""
     target_config, draft_config = _config(target, "target"), _config(draft, "draft")
     weights = open_checkpoint(draft, "draft")

@@ -92,9 +92,7 @@ def process_launch(pid: int, options: Options) -> Launch:
     """The launch of a running process, from /proc. Raises SpecwireError when it is no SGLang server."""
     place = Path("/proc") / str(pid)
     try:
-        words = [part.decode("utf-8", "replace") for part in (place / "cmdline").read_bytes().split(b"\0")][
-            :-1
-        ]
+        words = [part.decode("utf-8", "replace") for part in (place / "cmdline").read_bytes().split(b"\0")][:-1]
     except OSError as error:
         raise SpecwireError(
             f"process {pid} cannot be read ({error.strerror}): give the pid of a running server."
@@ -206,7 +204,5 @@ def _value(option: Option, name: str, attached: str | None, rest: list[str], sou
         try:
             return int(attached) if option.type == "int" else float(attached)
         except ValueError as error:
-            raise SpecwireError(
-                f"{source}: {name} takes a number, not {attached[:40]!r}. Correct it."
-            ) from error
+            raise SpecwireError(f"{source}: {name} takes a number, not {attached[:40]!r}. Correct it.") from error
     return attached

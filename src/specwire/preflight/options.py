@@ -82,9 +82,7 @@ def _argument(module: Module, node: ast.Call) -> list[Option]:
     return [Option(str(dest), names, kind, ast.unparse(keywords["type"]) if "type" in keywords else "str")]
 
 
-def _kind(
-    module: Module, keywords: dict[str, ast.expr], names: tuple[str, ...]
-) -> tuple[str, tuple[str, ...]]:
+def _kind(module: Module, keywords: dict[str, ast.expr], names: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
     action = ast.unparse(keywords["action"]) if "action" in keywords else ""
     if "BooleanOptionalAction" in action:
         return "flag", (*names, *(f"--no-{name[2:]}" for name in names))
@@ -121,9 +119,7 @@ def _fields(module: Module, node: ast.ClassDef) -> list[Option]:
         if not (isinstance(note, ast.Subscript) and ast.unparse(note.value) in ("A", "Annotated")):
             continue
         parts = note.slice.elts if isinstance(note.slice, ast.Tuple) else [note.slice]
-        call = next(
-            (part for part in parts if isinstance(part, ast.Call) and ast.unparse(part.func) == "Arg"), None
-        )
+        call = next((part for part in parts if isinstance(part, ast.Call) and ast.unparse(part.func) == "Arg"), None)
         keywords = {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg} if call else {}
         if _constant(keywords.get("no_cli")):
             continue

@@ -41,9 +41,7 @@ def ok(name: str, why: str) -> Check:
     return Check(name, "ok", why)
 
 
-def fault(
-    name: str, evidence: str, fix: str, confidence: str = "certain", *, predicts: bool = False
-) -> Check:
+def fault(name: str, evidence: str, fix: str, confidence: str = "certain", *, predicts: bool = False) -> Check:
     assert confidence in CONFIDENCE
     return Check(name, "fault", evidence, confidence=confidence, fix=fix, predicts=predicts)
 

@@ -115,9 +115,7 @@ def _reads_ids(node: ast.stmt) -> bool:
     )
 
 
-def _evaluate(
-    source: Source, module: Module, node: ast.If, draft: dict[str, Any]
-) -> tuple[list[int] | None, bool]:
+def _evaluate(source: Source, module: Module, node: ast.If, draft: dict[str, Any]) -> tuple[list[int] | None, bool]:
     """Run that block on the draft's config: (ids, whether aux states are used)."""
     read = Thing(External("ModelConfig"), attrs={"hf_config": Config(dict(draft))})
     holder = Thing(External("holder"))

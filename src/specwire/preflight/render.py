@@ -72,9 +72,7 @@ def _line(state: str, name: str, text: str) -> str:
 
 def _summary(document: dict[str, Any]) -> str:
     states = [check["state"] for check in document["checks"]]
-    counts = ", ".join(
-        f"{states.count(state)} {state}" for state in ("ok", "fault", "skipped") if state in states
-    )
+    counts = ", ".join(f"{states.count(state)} {state}" for state in ("ok", "fault", "skipped") if state in states)
     return f"verdict: {document['verdict']} ({counts})"
 
 

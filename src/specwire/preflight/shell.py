@@ -51,9 +51,7 @@ def split_commands(text: str, where: str, variables: Mapping[str, str] | None = 
     Raises SpecwireError for a quote that is not closed and for texts over a megabyte.
     """
     if len(text) > LIMIT:
-        raise SpecwireError(
-            f"{where} has more than {LIMIT:,} characters: give a launch command or a short script."
-        )
+        raise SpecwireError(f"{where} has more than {LIMIT:,} characters: give a launch command or a short script.")
     reader = _Reader(
         re.sub(r"\\[ \t]*\r?\n", " ", text).replace("\r\n", "\n"), variables=dict(variables or {})
     )

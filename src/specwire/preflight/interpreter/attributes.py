@@ -30,9 +30,7 @@ def attribute(machine: Machine, node: ast.Attribute, frame: Frame) -> Any:
         return _ALWAYS[node.attr]
     if isinstance(node.value, ast.Call) and getattr(node.value.func, "id", "") == "super":
         return _super(machine, node.attr, frame)
-    return get_attribute(
-        machine, evaluate.value(machine, node.value, frame), node.attr, frame.module.where(node)
-    )
+    return get_attribute(machine, evaluate.value(machine, node.value, frame), node.attr, frame.module.where(node))
 
 
 def _super(machine: Machine, name: str, frame: Frame) -> Any:

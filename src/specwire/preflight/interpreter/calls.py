@@ -252,24 +252,18 @@ def _builtin(machine: Machine, name: str, args: list[Any], kwargs: dict[str, Any
         return UNKNOWN
     if name != "range" and any(isinstance(given, range) and evaluate.iterable(given) is None for given in args):
         return UNKNOWN
-    if not all(
-        isinstance(given, (int, float, str, list, tuple, set, dict, range, Function)) for given in args
-    ):
+    if not all(isinstance(given, (int, float, str, list, tuple, set, dict, range, Function)) for given in args):
         if None in args and name not in ("str",):
             raise Raised("TypeError", f"{name}() of None", where)
         return UNKNOWN
     if name in ("any", "all", "max", "min", "sum", "sorted") and args and not known(*_flat(args)):
         return UNKNOWN
-    made = _guarded(
-        lambda: _PLAIN[name](*args, **{key: kwargs[key] for key in kwargs if key != "key"}), where
-    )
+    made = _guarded(lambda: _PLAIN[name](*args, **{key: kwargs[key] for key in kwargs if key != "key"}), where)
     return list(made) if name in ("enumerate", "zip", "reversed") and made is not UNKNOWN else made
 
 
 def _flat(args: list[Any]) -> list[Any]:
-    return [
-        item for given in args for item in (given if isinstance(given, (list, tuple, set, dict)) else [given])
-    ]
+    return [item for given in args for item in (given if isinstance(given, (list, tuple, set, dict)) else [given])]
 
 
 def _getattr(machine: Machine, args: list[Any], where: str) -> Any:

@@ -75,9 +75,7 @@ def module_name(machine: Machine, module: Module, name: str) -> Any:
 def _subscript(machine: Machine, node: ast.Subscript, frame: Frame) -> Any:
     of = value(machine, node.value, frame)
     if isinstance(node.slice, ast.Slice):
-        parts = [
-            value(machine, part, frame) for part in (node.slice.lower, node.slice.upper, node.slice.step)
-        ]
+        parts = [value(machine, part, frame) for part in (node.slice.lower, node.slice.upper, node.slice.step)]
         if isinstance(of, (list, tuple, str)) and known(*parts):
             return of[slice(*parts)]
         return UNKNOWN
@@ -244,9 +242,7 @@ def _comprehension(machine: Machine, node: Any, frame: Frame) -> Any:
     return rows
 
 
-def _each(
-    machine: Machine, node: Any, generators: list[ast.comprehension], scope: Frame, rows: list[Any]
-) -> bool:
+def _each(machine: Machine, node: Any, generators: list[ast.comprehension], scope: Frame, rows: list[Any]) -> bool:
     """Append a row per pass; False when something that decides the number of rows is unknown."""
     if not generators:
         pair = isinstance(node, ast.DictComp)

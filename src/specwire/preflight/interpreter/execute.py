@@ -55,9 +55,7 @@ def _bind(machine: Machine, function: Function, args: list[Any], kwargs: dict[st
         if name in kwargs:
             frame.names[name] = kwargs.pop(name)
         elif name not in frame.names:
-            frame.names[name] = (
-                evaluate.value(machine, defaults[name], scope) if name in defaults else UNKNOWN
-            )
+            frame.names[name] = evaluate.value(machine, defaults[name], scope) if name in defaults else UNKNOWN
     if spec.kwarg:
         frame.names[spec.kwarg.arg] = kwargs
 

@@ -134,9 +134,7 @@ class Source:
                     found += [ref for ref in self.mro(resolved) if ref not in found]
         return found
 
-    def attribute(
-        self, cls: ClassRef, name: str, after: ClassRef | None = None
-    ) -> tuple[ClassRef, ast.AST] | None:
+    def attribute(self, cls: ClassRef, name: str, after: ClassRef | None = None) -> tuple[ClassRef, ast.AST] | None:
         """Where a class attribute or method is defined; with `after`, only beyond that class."""
         order = self.mro(cls)
         if after is not None:
