@@ -1,19 +1,16 @@
 """Reports the concatenation that the logits processor keeps for the draft in FULL mode."""
 
-from specwire.probe import Probe, Tap, Unrecognised
+from specwire.probe import Probe, Tap
 
 
 def find(source, sites):
-    packed = list(sites.concats(source, "full"))
-    if not packed:
-        yield Unrecognised(
-            "LogitsProcessor",
-            "looked for a packing of aux_… states (torch.cat or pack_aux_hidden_states) under is_full(); "
-            f"nearest is {sites.nearest(source, 'is_full', 'need_capture')}",
-        )
-    for place, value in packed:
+    for found in sites.concats(source, "full"):
+        if isinstance(found, sites.Unrecognised):
+            yield found
+            continue
+        place, packed = found
         metadata = ", logits_metadata" if sites.readable(place, "after", "logits_metadata") else ""
-        yield Tap(place, "after", f'concat("full", {value}{metadata})')
+        yield Tap(place, "after", f'concat("full", {packed}{metadata})')
 
 
 PROBE = Probe(

@@ -1,19 +1,16 @@
 """Reports the concatenation that the logits processor keeps for the draft in LAST mode."""
 
-from specwire.probe import Probe, Tap, Unrecognised
+from specwire.probe import Probe, Tap
 
 
 def find(source, sites):
-    packed = list(sites.concats(source, "last"))
-    if not packed:
-        yield Unrecognised(
-            "LogitsProcessor",
-            "looked for a packing of aux_… states (torch.cat or pack_aux_hidden_states) under is_last(); "
-            f"nearest is {sites.nearest(source, 'is_last', 'need_capture')}",
-        )
-    for place, value in packed:
+    for found in sites.concats(source, "last"):
+        if isinstance(found, sites.Unrecognised):
+            yield found
+            continue
+        place, packed = found
         metadata = ", logits_metadata" if sites.readable(place, "after", "logits_metadata") else ""
-        yield Tap(place, "after", f'concat("last", {value}{metadata})')
+        yield Tap(place, "after", f'concat("last", {packed}{metadata})')
 
 
 PROBE = Probe(

@@ -1,18 +1,16 @@
 """Reports whether the draft's width test let `fc` run, with its input and its output."""
 
-from specwire.probe import Absent, Probe, Tap, Unrecognised
+from specwire.probe import Probe, Tap
 
 
 def find(source, sites):
     for draft in sites.drafts(source):
-        if isinstance(draft, sites.NoDraft):
-            yield Absent(draft.function.qualname, draft.why)
-        elif isinstance(draft, sites.UnknownDraft):
-            yield Unrecognised(draft.function.qualname, draft.why)
-        else:
-            model, batch = sites.model_argument(draft.function), sites.batch_arguments(draft.test)
-            yield Tap(draft.test, "before", f"fc_before({model}, {draft.states}, {draft.embeds})")
-            yield Tap(draft.test, "after", f"fc_after({model}, {draft.states}{batch})")
+        if isinstance(draft, (sites.Absent, sites.Unrecognised)):
+            yield draft
+            continue
+        model, batch = sites.model_argument(draft.function), sites.batch_arguments(draft.test)
+        yield Tap(draft.test, "before", f"fc_before({model}, {draft.states}, {draft.embeds})")
+        yield Tap(draft.test, "after", f"fc_after({model}, {draft.states}{batch})")
 
 
 PROBE = Probe(

@@ -1,18 +1,16 @@
 """Reports the states and the embeddings that reach the draft."""
 
-from specwire.probe import Absent, Probe, Tap, Unrecognised
+from specwire.probe import Probe, Tap
 
 
 def find(source, sites):
     for draft in sites.drafts(source):
-        if isinstance(draft, sites.NoDraft):
-            yield Absent(draft.function.qualname, draft.why)
-        elif isinstance(draft, sites.UnknownDraft):
-            yield Unrecognised(draft.function.qualname, draft.why)
-        else:
-            place, where = draft.known, draft.known_where
-            model, batch = sites.model_argument(draft.function), sites.batch_arguments(place, where=where)
-            yield Tap(place, where, f"draft_input({model}, {draft.states}, {draft.embeds}{batch})")
+        if isinstance(draft, (sites.Absent, sites.Unrecognised)):
+            yield draft
+            continue
+        place, where = draft.known, draft.known_where
+        model, batch = sites.model_argument(draft.function), sites.batch_arguments(place, where=where)
+        yield Tap(place, where, f"draft_input({model}, {draft.states}, {draft.embeds}{batch})")
 
 
 PROBE = Probe(

@@ -10,7 +10,7 @@ from fnmatch import fnmatch
 from specwire.patching import collecting, surgery
 from specwire.patching.insert import render
 from specwire.patching.taps import TappedFile
-from specwire.probe import Site
+from specwire.probe import Site, Unrecognised
 from specwire.sites import drafts, lineage, loops, streams
 from specwire.sites.source import Source, opened
 from specwire.trees.tree import Tree
@@ -89,8 +89,8 @@ def _families(source: Source) -> Iterator[tuple[str, tuple[str, str]]]:
     for draft in drafts.drafts(source):
         if isinstance(draft, drafts.Draft):
             yield draft.function.qualname, ("draft", "width test, then fc")
-        elif isinstance(draft, drafts.UnknownDraft):
-            yield draft.function.qualname, ("draft", "not recognised")
+        elif isinstance(draft, Unrecognised):
+            yield draft.qualname, ("draft", "not recognised")
 
 
 def _family(loop: loops.CaptureLoop) -> str:

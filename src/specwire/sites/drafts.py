@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import libcst as cst
 
+from specwire.probe import Absent, Unrecognised
 from specwire.sites.bindings import bound_before, made_from
 from specwire.sites.source import (
     Function,
@@ -42,30 +43,15 @@ class Draft:
     embeds: str
 
 
-@dataclass(frozen=True)
-class NoDraft:
-    """A reader that is no EAGLE-3 draft, and how that is known."""
-
-    function: Function
-    why: str
-
-
-@dataclass(frozen=True)
-class UnknownDraft:
-    """A reader that projects the states alone, as an EAGLE-3 draft does, and has no known width test."""
-
-    function: Function
-    why: str
-
-
-def drafts(source: Source) -> Iterator[Draft | NoDraft | UnknownDraft]:
-    """What each reader of the states is, in file order."""
+def drafts(source: Source) -> Iterator[Draft | Absent | Unrecognised]:
+    """What each reader of the states is, in file order: a draft, known to be none, or one that projects the states
+    alone, as an EAGLE-3 draft does, and has no known width test."""
     for function in source.functions:
         if _READ.encode() in function.bytes:
             yield from _reader(function)
 
 
-def _reader(function: Function) -> Iterator[Draft | NoDraft | UnknownDraft]:
+def _reader(function: Function) -> Iterator[Draft | Absent | Unrecognised]:
     read = next(
         (
             place
@@ -92,15 +78,15 @@ def _reader(function: Function) -> Iterator[Draft | NoDraft | UnknownDraft]:
     join = _joined(function)
     if join is not None:
         line = join.lines[0]
-        yield NoDraft(
-            function,
+        yield Absent(
+            function.qualname,
             f"joins one state with the embedding (line {line}: `{function.source.text(line)}`): "
             "an EAGLE or MTP head, which never gets the captured states side by side",
         )
     else:
         line = read.lines[0]
-        yield UnknownDraft(
-            function,
+        yield Unrecognised(
+            function.qualname,
             "looked for `if STATES.shape[-1] != EMBEDS.shape[-1]` before the states are projected, or for "
             f"what joins them with the embedding; nearest is {function.source.name}:{line}: {function.source.text(line)}",
         )

@@ -13,7 +13,7 @@ import libcst as cst
 from specwire.probe import Absent, Unrecognised
 from specwire.sites import streams
 from specwire.sites.bindings import readable, reading
-from specwire.sites.drafts import NoDraft, UnknownDraft, drafts
+from specwire.sites.drafts import drafts
 from specwire.sites.growth import branch_test
 from specwire.sites.lineage import elsewhere
 from specwire.sites.loops import Capture, CaptureLoop, Unknown, capture_loops
@@ -31,9 +31,7 @@ from specwire.sites.streams import Unreadable, stream
 
 __all__ = [
     "Absent",
-    "NoDraft",
     "Unreadable",
-    "UnknownDraft",
     "Unrecognised",
     "drafts",
     "readable",
@@ -144,14 +142,23 @@ def model_argument(function: Function) -> str:
     return "self" if "self" in function.parameters else "None"
 
 
-def concats(source: Source, which: str) -> Iterator[tuple[Place, str]]:
-    """Where auxiliary states are packed under `is_full()` or `is_last()`: the place, and the packed name."""
-    for function in source.functions:
-        for place in function.places if f"is_{which}".encode() in function.bytes else ():
-            if any(_asks(test, f"is_{which}") for test in _deciding(place)):
-                for targets, value in assigned(place.statement):
-                    if any(_packs(call) for call in calls(value)) and target_names(targets):
-                        yield place, target_names(targets)[0]
+def concats(source: Source, mode: str) -> list[tuple[Place, str] | Unrecognised]:
+    """Where auxiliary states are packed for a mode, "full" or "last": the place, and the packed name."""
+    asked = f"is_{mode}"
+    found = [
+        (place, target_names(targets)[0])
+        for function in source.functions if asked.encode() in function.bytes
+        for place in function.places if any(_asks(test, asked) for test in _deciding(place))
+        for targets, value in assigned(place.statement)
+        if any(_packs(call) for call in calls(value)) and target_names(targets)
+    ]
+    return found or [
+        Unrecognised(
+            "LogitsProcessor",
+            "looked for a packing of aux_… states (torch.cat or pack_aux_hidden_states) under "
+            f"{asked}(); nearest is {nearest(source, asked, 'need_capture')}",
+        )
+    ]
 
 
 def _deciding(place: Place) -> Iterator[cst.BaseExpression]:
