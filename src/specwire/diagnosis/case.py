@@ -41,12 +41,13 @@ NOISE = {"float32": 3e-7, "bfloat16": 2.5e-3}
 class Case:
     """One system: which boundary is in which slot, and what happens to the rows on their way.
 
-    `alter(states, world)` takes and gives the concat of one prompt, [n, slots * hidden]; `per_rank(rank,
-    states, world)` likewise, for each rank. `known` and `residuals` say what the golden holds, `id_shift` by
-    how much the draft's token ids are shifted, `golden` changes its boundaries (of each prompt, by number) beforehand, `positions(ids)` gives other positions than 0, 1, ...,
-    `forward_end` is metadata of such an event, `draft_run` says how a small draft is run, see
-    `specwire.diagnosis.case_draft`; `said` how the target's end is told, see `specwire.diagnosis.case_said`. `context` is for `make_context`; in it `draft` is a config and `draft_weights` maps
-    names to shapes.
+    `alter(states, world)` takes and gives the concat of one prompt, [n, slots * hidden]; `per_rank(rank, states,
+    world)` likewise, for each rank. `known` and `residuals` say what the golden holds, `golden` changes its
+    boundaries (of each prompt, by number) beforehand. `id_shift` is by how much the draft's token ids are shifted,
+    `positions(ids)` gives other positions than 0, 1, ..., `forward_end` is metadata of such an event. `draft_run`
+    says how a small draft is run, see `specwire.diagnosis.case_draft`; `said` how the target's end is told, see
+    `specwire.diagnosis.case_said`. `context` is for `make_context`; in it `draft` is a config and `draft_weights`
+    maps names to shapes.
     """
 
     name: str
