@@ -233,6 +233,7 @@ def test_apply_and_remove_refuse(tree, capfd):
             f"process {server.pid} (" in out
             and "sglang.launch_server" in out
             and "Nothing was written." in out
+            and "[applied]" not in out
         )
         assert command("apply", tree.root, "--dry-run") == 0 and command("apply", tree.root, "--diff") == 0
         shutil.rmtree(tree.path("sglang/__pycache__"), ignore_errors=True)

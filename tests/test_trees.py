@@ -112,6 +112,27 @@ def test_nothing_to_remove(tree, run, run_json):
     assert snapshot(tree.root) == before
 
 
+@pytest.mark.parametrize("line", ["import pdb; pdb.set_trace()", "print('[EAGLE3-DEBUG] here')"])
+def test_not_all_is_removed_while_something_by_hand_is_in(tree, run, line):
+    file = tree.root / "sglang" / "srt" / "by_hand.py"
+    file.write_text(f"def look(x):\n    {line}\n    return x\n")
+    before = snapshot(tree.root)
+    run("apply", tree.root)
+    code, out, _ = run("remove", tree.root)
+    last = out.splitlines()[-1]
+    assert code == 0 and DONE not in out and "1 place, such as sglang/srt/by_hand.py:2" in last and "specwire strip" in last
+    assert snapshot(tree.root) == before
+
+
+@pytest.mark.parametrize("command", ["apply", "remove"])
+def test_what_is_only_planned_is_not_said_to_be_done(tree, run, command):
+    if command == "remove":
+        run("apply", tree.root)
+    out = run(command, tree.root, "--dry-run")[1]
+    done = {"apply": "applied", "remove": "removed"}[command]
+    assert f"[would be {done}] draft-fc" in out and "[OK]" not in out and f"[{done}]" not in out
+
+
 def test_twice_is_already(tree, run_json):
     run_json("apply", tree.root)
     before = {path: path.stat().st_mtime_ns for path in tree.root.rglob("*")}

@@ -17,6 +17,7 @@ from specwire.trees.transaction import Recovery, begun_around, locked, recover
 from specwire.trees.tree import Tree
 
 DONE = "[DONE] All debug logging removed. Ready for production restart."
+_DONE_TO = ("applied", "removed")
 _MARKS = {"removed": "[OK]", "failed": "[FAILED]", "edited": "[EDITED]"}
 
 
@@ -90,12 +91,15 @@ def show(outcome: Outcome, *, as_json: bool, show_diff: bool, dry_run: bool, qui
 
 
 def _print(outcome: Outcome, dry_run: bool) -> None:
-    absent = [site for site in outcome.sites if site.state == "absent"]
-    shown = [site for site in outcome.sites if site.state != "absent"]
+    refused = outcome.result == "refused"  # then no site is said to be done
+    sites = [site for site in outcome.sites if not (refused and site.state in _DONE_TO)]
+    absent = [site for site in sites if site.state == "absent"]
+    shown = [site for site in sites if site.state != "absent"]
     if not shown:  # nothing but absent ones: then each is an answer
         absent, shown = [], absent
     for site in shown:
-        mark = _MARKS.get(site.state, f"[{site.state}]")
+        planned = dry_run and site.state in _DONE_TO
+        mark = f"[would be {site.state}]" if planned else _MARKS.get(site.state, f"[{site.state}]")
         place = f"{site.file}:{site.line}" if site.line else site.file
         options.say(
             f"{mark} {site.probe} {place} {site.qualname}".rstrip() + (f" - {site.why}" if site.why else "")
@@ -121,9 +125,31 @@ def _print(outcome: Outcome, dry_run: bool) -> None:
 
 
 def finale(outcome: Outcome) -> None:
-    """The last line of a removal: what is still in, or that nothing is."""
-    if outcome.exit_code == 0:
-        print(DONE if outcome.clean else "Other taps are still in; `specwire status` lists them.")
+    """The last line of a removal: what is still in, or that nothing is, debug code by hand included."""
+    if outcome.exit_code:
+        return
+    if not outcome.clean:
+        print("Other taps are still in; `specwire status` lists them.")
+    elif by_hand := _by_hand(outcome.tree):
+        options.say(by_hand)
+    else:
+        print(DONE)
+
+
+def _by_hand(tree: Tree) -> str:
+    """What `gate` finds in a tree without taps, in one sentence; nothing when it is clean."""
+    from specwire.gate.leftovers import scan
+
+    report = scan([str(tree.package)], str(tree.root))
+    found = [finding for finding in report.findings if finding.rule in ("leftover", "breakpoint")]
+    if not found:
+        return ""
+    first = found[0]
+    return (
+        f"specwire's taps are out. Debug code that was written by hand is still in: "
+        f"{options.counted(len(found), 'place')}, such as {first.file}:{first.line}: {first.message}. "
+        "`specwire gate` lists them, `specwire strip` takes out what only reports."
+    )
 
 
 def _recovered(done: Recovery) -> str:
