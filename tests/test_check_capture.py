@@ -463,3 +463,21 @@ def test_a_decode_in_the_midst_of_prefills_is_no_row_of_a_longer_prompt(golden: 
     document = check_capture(golden, folder)
     assert document["verdict"] == "match" and document["rows_compared"] == 10, document["causes"]
     assert len(document["notes"]) == 1 and "no golden prompt" in document["notes"][0]
+
+
+def test_more_token_ids_than_a_batch_may_have_are_not_read(golden: Path, folder: Path) -> None:
+    prefill(folder)
+    path = folder / "rank0" / "000000.draft-input.safetensors"
+    data = path.read_bytes()
+    length = int.from_bytes(data[:8], "little")
+    about = json.loads(data[8 : 8 + length])["__metadata__"]
+    entries = {
+        "hidden_states": {"dtype": "F32", "shape": [1, 48], "data_offsets": [0, 192]},
+        "token_ids": {"dtype": "I64", "shape": [1 << 28], "data_offsets": [192, 192 + (8 << 28)]},
+    }
+    header = json.dumps({"__metadata__": about, **entries}).encode()
+    with open(path, "wb") as file:
+        file.write(len(header).to_bytes(8, "little") + header)
+        file.truncate(8 + len(header) + 192 + (8 << 28))
+    with pytest.raises(SpecwireError, match="tokens that a batch may have"):
+        check_capture(golden, folder)

@@ -174,3 +174,17 @@ def test_a_line_of_another_width_is_no_match_with_tensors(tmp_path: Path) -> Non
     with log.open("a") as more:
         more.write(line.format(step=1, width=16, first=shown[0], slots=shown[:1]))
     assert check_log(golden, log)["verdict"] == "mismatch"
+
+
+@pytest.mark.parametrize("off", [0.0, 1.0])
+def test_lines_without_slots_against_whole_states(tmp_path: Path, off: float) -> None:
+    """The first slot's values are all that such a line has: they can be wrong, and cannot make a match."""
+    states = make_states([[4, 5, 6, 7]])
+    golden = make_golden(tmp_path / "golden.safetensors", [[4, 5, 6, 7]], states)
+    values = ", ".join(f"{value + off:.6g}" for value in states[0][1][0, :5].tolist())
+    line = f"[EAGLE3-DEBUG] site=draft-input rank=0 step=0 mode=EXTEND shape=[4, 48] dtype=float32 norm=1 hs_first5=[{values}]\n"
+    (tmp_path / "log").write_text(line * 3000)
+    document = check_log(golden, tmp_path / "log")
+    assert document["verdict"] == ("mismatch" if off else "inconclusive")
+    assert [slot["state"] for slot in document["slots"]] == ["mismatch" if off else "match", "not-compared", "not-compared"]
+    assert document["rows_compared"] == 3000

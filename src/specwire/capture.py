@@ -19,6 +19,7 @@ from specwire.regular import open_regular
 from specwire.tensorfile import TensorFile, open_tensors
 
 SCHEMA = "specwire.capture/1"
+BATCH_LIMIT = 1 << 22
 PREFILL = ("EXTEND", "MIXED")
 _FILE = re.compile(r"(\d+)\.([a-z][a-z0-9-]*)\.safetensors")
 
@@ -91,6 +92,11 @@ class Event:
         entry = self.file.tensors.get(name)
         if entry is None or len(entry.shape) != 1 or entry.dtype not in ("I64", "I32"):
             return None
+        if entry.shape[0] > BATCH_LIMIT:
+            raise SpecwireError(
+                f"{name} of {self.file.path} has {entry.shape[0]:,} entries, more than the {BATCH_LIMIT:,} tokens that a "
+                "batch may have"
+            )
         return array("q", (int(value) for value in self.file.values(name, 0, entry.shape[0])))
 
     def __str__(self) -> str:

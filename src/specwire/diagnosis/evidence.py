@@ -167,6 +167,8 @@ class Evidence:
         """Relative L2 of each sampled row of `slot` to `boundary`."""
         if boundary not in self.seen.boundaries:
             raise NotSeen(f"the golden does not hold boundary {boundary}")
+        if slot >= len(self.seen.distances):
+            raise NotSeen(f"slot {slot} was not recorded")
         return self.seen.distances[slot, self.seen.boundaries.index(boundary)].tolist()
 
     def exact(self, slot: int, boundary: int) -> bool:
@@ -249,6 +251,8 @@ class Evidence:
     def captured(self, slot: int, rank: int | None = None) -> torch.Tensor:
         """The sampled rows of one slot, [rows, hidden], float32."""
         held = self.seen.captured
+        if slot >= len(self.seen.distances):
+            raise NotSeen(f"slot {slot} was not recorded")
         return held.get(rank, next(iter(held.values())))[:, slot]
 
     def wanted(self, what: int | str, shift: int = 0) -> torch.Tensor:
@@ -273,7 +277,7 @@ class Evidence:
         others = list(self.seen.captured)[1:]
         return tuple(
             slot
-            for slot, k in enumerate(self.trained)
+            for slot, k in enumerate(self.trained[: len(self.seen.distances)])
             if k in self.seen.boundaries
             and not (self.exact(slot, k) and all(self.fits(self.captured(slot, rank), k) for rank in others))
         )

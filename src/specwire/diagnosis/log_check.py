@@ -15,6 +15,7 @@ from specwire.capture import PREFILL
 from specwire.diagnosis.check import Summary, report
 from specwire.diagnosis.context import Context
 from specwire.diagnosis.evidence import Evidence, Sample
+from specwire.diagnosis.gather import SAMPLE_ROWS
 from specwire.diagnosis.judge import Slot
 from specwire.diagnosis.logs import Line, printed_to, read_log
 from specwire.diagnosis.noise import MARGIN, ROUNDOFF
@@ -84,7 +85,8 @@ def _against_tensors(golden: Golden, lines: Sequence[Line], context: Context, or
     dtype = compared[0].dtype if compared else golden.dtype
     count = width // golden.hidden if width and width % golden.hidden == 0 else 0
     printed = min((len(line.slots) if line.slots else 1 for line, _ in placed), default=0)
-    sample = _sample(golden, placed, min(count, printed)) if placed and count else None
+    few = placed[:: 1 + len(placed) // SAMPLE_ROWS]  # every line is judged, some are looked at closely
+    sample = _sample(golden, few, min(count, printed)) if placed and count else None
     notes = (f"only the first {printed} of {count} slots were printed",) if printed < count else ()
     rounding = _rounding(golden, placed)
     evidence = Evidence(
