@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 from pathlib import Path
 
@@ -40,7 +41,8 @@ def test_a_match_exits_0_and_json_is_all_that_stdout_holds(
         capsys, "check", "--golden", golden, "--capture", capture, "--json", "--html", tmp_path / "page.html"
     )
     assert code == 0 and json.loads(out)["verdict"] == "match"
-    assert "page.html" in err and (tmp_path / "page.html").read_text().startswith("<!doctype html>")
+    text = (tmp_path / "page.html").read_text()
+    assert "page.html" in err and text.startswith("<!doctype html>") and str(os.getcwd()) in text
     assert (
         run(
             capsys,

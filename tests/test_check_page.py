@@ -42,18 +42,18 @@ CASES = [
 def test_a_page_is_whole_and_needs_nothing_else(case: Case, tmp_path: Path) -> None:
     document = examine(evidence_of(case, tmp_path))
     document["golden"]["target"] = "<script>alert(1)</script>"
-    write_page(tmp_path / "page.html", document)
+    write_page(tmp_path / "page.html", document, "specwire check --capture '<b>'")
     text = (tmp_path / "page.html").read_text()
     checker = Balance()
     checker.feed(text)
     assert checker.open == []
     assert "<script" not in text and not re.search(r"https?://|@import|url\(", text)
     assert document["verdict"] in text and all(cause["id"] in text for cause in document["causes"])
-    assert "specwire check --golden" in text
+    assert "specwire check --capture &#x27;&lt;b&gt;&#x27;" in text
 
 
 def test_the_heatmap_has_every_slot_and_boundary(tmp_path: Path) -> None:
-    text = page(examine(evidence_of(Case("as trained"), tmp_path)))
+    text = page(examine(evidence_of(Case("as trained"), tmp_path)), "specwire")
     assert len(re.findall(r"<title>slot \d+, boundary \d+:", text)) == 3 * 13
     assert len(re.findall(r"<title>prompt \d+, position \d+:", text)) == 3 * 26
 

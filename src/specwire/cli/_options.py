@@ -89,6 +89,13 @@ def numbers(text: str, option: str) -> list[int]:
     return found
 
 
+def typed() -> str:
+    """The command as it was given, and where, for whoever wants to repeat it."""
+    import shlex
+
+    return f"cd {shlex.quote(os.getcwd())}\nspecwire {shlex.join(sys.argv[1:])}"
+
+
 def counted(count: int, thing: str) -> str:
     return f"{count} {thing}" if count == 1 else f"{count} {thing}s"
 

@@ -93,7 +93,7 @@ def command(
     if html:
         from specwire.diagnosis.html import write_page
 
-        write_page(html, document)
+        write_page(html, document, _options.typed())
         _options.note(f"wrote {html}", quiet)
     if as_json:
         _options.emit(document)

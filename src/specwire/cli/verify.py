@@ -37,7 +37,7 @@ def command(out, html, as_json, quiet, **job):
         if html:
             from specwire.diagnosis.html import write_page
 
-            write_page(html, document)
+            write_page(html, document, options.typed())
         if as_json:
             print(text)
         else:

@@ -137,7 +137,9 @@ def described(found: Acceptance) -> str | None:
         words = f"acceptance length {found.length:.2f}, as it was given"
     else:
         shares = ", ".join(_percent(share) for share in found.by_position)
-        words = f"acceptance length {found.length:.2f} over {found.steps} verifications, by draft {shares}"
+        words = f"acceptance length {found.length:.2f} over {found.steps} verifications"
+        if shares:
+            words += f", by draft {shares}"
     if found.steps and found.steps < ENOUGH:
         return f"{words}: too few to show a pattern"
     if found.pattern is None:
