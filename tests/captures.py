@@ -36,6 +36,7 @@ def make_golden(
     prompts: Sequence[Sequence[int]],
     states: Sequence[Mapping[int, torch.Tensor]],
     trained: Sequence[int] = (1, 3, 5),
+    **extra: str,
 ) -> Path:
     layers = max(states[0])
     noise = {"float32": {k: Noise(1e-6, 1.5e-6, 0.0) for k in range(layers + 1)}}
@@ -48,6 +49,7 @@ def make_golden(
         target="made for a test",
         source="tests",
         noise=noise,
+        extra=extra,
     )
     return path
 

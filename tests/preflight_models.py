@@ -107,12 +107,13 @@ def draft(
     return place
 
 
-def golden(place: Path, trained: Sequence[int], config: Mapping[str, Any] = TARGET, name: str = "") -> Path:
+def golden(place: Path, trained: Sequence[int], config: Mapping[str, Any] = TARGET, name: str = "",
+           **extra: str) -> Path:
     """A golden file whose metadata is real and whose states are zeros."""
     hidden, layers = config["hidden_size"], config["num_hidden_layers"]
     metadata = {
         "schema": "specwire.golden/1", "trained_boundaries": json.dumps(list(trained)), "num_layers": str(layers),
-        "hidden_size": str(hidden), "dtype": "bfloat16", "target": name, "source": "a test",
+        "hidden_size": str(hidden), "dtype": "bfloat16", "target": name, "source": "a test", **extra,
     }
     tensors = {"token_ids": ("I64", (2,), struct.pack("<2q", 5, 6))}
     tensors |= {f"boundary.{k}": ("BF16", (2, hidden), None) for k in sorted(set(trained))}

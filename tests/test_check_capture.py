@@ -243,6 +243,67 @@ def test_without_measured_noise_the_bound_is_derived_and_said(tmp_path: Path, fo
     assert document["verdict"] == "match" and "not measured" in document["noise_source"]
 
 
+@pytest.fixture
+def guess(tmp_path: Path) -> Path:
+    """A golden of all boundaries whose list nobody gave."""
+    return make_golden(tmp_path / "guess.safetensors", PROMPTS, STATES, (1, 3, 4), trained_source="assumed")
+
+
+@pytest.mark.parametrize("slots", [(1, 3, 5), (2, 4, 5), (0, 2, 3), (4, 3, 1), (1, 3, 6), (1, 3)])
+def test_other_layers_than_a_golden_assumed_are_no_fault(slots, guess: Path, folder: Path) -> None:
+    prefill(folder, slots=slots)
+    document = check_capture(guess, folder)
+    assert document["verdict"] == "inconclusive" and document["causes"] == []
+    assert [slot["state"] for slot in document["slots"]] == ["match"] * len(slots)
+    assert f"captures is boundary {', '.join(map(str, slots))}; " in document["why"][0]
+    assert "assumed" in document["why"][0] and "--trained" in document["why"][0]
+
+
+def test_the_layers_that_a_golden_assumed_are_a_match_that_says_so(guess: Path, folder: Path) -> None:
+    prefill(folder, slots=(1, 3, 4))
+    document = check_capture(guess, folder)
+    assert document["verdict"] == "match" and "assumed" in document["notes"][0]
+    assert "assumed" in render_text(document)
+
+
+@pytest.mark.parametrize("said", [True, False])
+def test_what_is_done_to_rows_is_a_fault_whatever_was_assumed(said: bool, guess: Path, folder: Path) -> None:
+    about = {"captured": [1, 3, 5]} if said else {}
+    prefill(folder, change=lambda prompt, states: torch.cat([states[:, :32], states[:, 32:].roll(1, 0)], -1), **about)
+    document = check_capture(guess, folder)
+    assert document["verdict"] == "mismatch"
+    assert not any(cause["id"] in ("wrong-boundary", "boundary-offset", "slot-count") for cause in document["causes"])
+    if said:
+        assert [slot["expected_boundary"] for slot in document["slots"]] == [1, 3, 5]
+
+
+def test_one_hidden_size_alone_is_no_choice_of_layers(guess: Path, folder: Path) -> None:
+    prefill(folder, slots=(6,))
+    document = check_capture(guess, folder)
+    assert document["verdict"] == "mismatch" and document["causes"][0]["id"] == "algo-flag"
+
+
+def test_names_that_the_engine_contradicts_are_noted(tmp_path: Path, folder: Path) -> None:
+    """Data of boundaries 1, 3, 5 whose ids were taken for outputs of layers: the states match, under wrong names."""
+    held = [{k + 1: states[k] for k in SLOTS} for states in STATES]
+    for number, convention in enumerate(("layer-output", "layer-output (the only convention that fits)")):
+        path = make_golden(
+            tmp_path / str(number), PROMPTS, held, (2, 4, 6), id_convention=convention, imported_ids="[1, 3, 5]"
+        )
+        prefill(folder, captured=list(SLOTS))
+        document = check_capture(path, folder)
+        assert document["verdict"] == "match" and "[1, 3, 5]" in document["notes"][0]
+        assert ("--convention boundary" in document["notes"][0]) is (number == 0)
+        assert render_text(document).count("names are wrong") == 1
+
+
+def test_names_that_the_engine_bears_out_need_no_note(tmp_path: Path, folder: Path) -> None:
+    held = [{k: states[k] for k in SLOTS} for states in STATES]
+    path = make_golden(tmp_path / "g", PROMPTS, held, SLOTS, id_convention="boundary", imported_ids="[1, 3, 5]")
+    prefill(folder, captured=list(SLOTS))
+    assert check_capture(path, folder)["notes"] == []
+
+
 def test_target_side_alone_gives_no_match(golden: Path, folder: Path) -> None:
     prefill(folder, site="concat-full")
     document = check_capture(golden, folder)

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 from captures import make_golden, make_states
+from safetensors import safe_open
+from safetensors.torch import save_file
 
 from specwire.diagnosis.case import PROMPTS, Case, World, concat, evidence_of, heard
 from specwire.diagnosis.log_check import check_log
@@ -148,6 +150,18 @@ def test_a_log_against_a_full_golden_names_the_cause(tmp_path: Path, slots, caus
     document = check_log(tmp_path / "golden.safetensors", log_of(case, tmp_path))
     assert document["verdict"] == ("mismatch" if cause else "match")
     assert [one["id"] for one in document["causes"]][:1] == ([cause] if cause else [])
+
+
+@pytest.mark.parametrize(("trained", "verdict"), [((3, 7, 10), "match"), ((2, 7, 9), "inconclusive")])
+def test_a_log_of_other_layers_than_a_golden_assumed_is_no_fault(tmp_path: Path, trained, verdict) -> None:
+    case = Case("served", trained=trained, dtype="bfloat16")
+    evidence_of(case, tmp_path)
+    with safe_open(tmp_path / "golden.safetensors", "pt") as golden:
+        marked = {**golden.metadata(), "trained_source": "assumed"}
+        save_file({name: golden.get_tensor(name) for name in golden.keys()}, tmp_path / "guess", marked)
+    document = check_log(tmp_path / "guess", log_of(case, tmp_path))
+    assert (document["verdict"], document["causes"]) == (verdict, [])
+    assert "assumed" in (document["why"] or document["notes"])[-1]
 
 
 def test_a_line_of_another_width_is_no_match(tmp_path: Path) -> None:

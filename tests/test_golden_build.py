@@ -143,6 +143,15 @@ def test_boundaries_are_those_of_transformers(dtype: str, target: Path, tmp_path
 
 
 @pytest.mark.slow
+def test_a_list_that_nobody_gave_is_recorded_as_assumed(target: Path, tmp_path: Path) -> None:
+    said: list[str] = []
+    build_golden(target, tmp_path / "guess", [[3, 4, 5]], say=said.append)
+    build_golden(target, tmp_path / "known", [[3, 4, 5]], trained=[2, 3, 4])
+    assert open_golden(tmp_path / "guess").assumed == (2, 3, 3) and "--trained" in said[0]
+    assert open_golden(tmp_path / "known").assumed is None
+
+
+@pytest.mark.slow
 def test_the_same_command_writes_the_same_bytes(target: Path, tmp_path: Path) -> None:
     for name in ("a", "b"):
         build_golden(target, tmp_path / name, dtype="float32", trained=[1, 3, 5])

@@ -232,4 +232,24 @@ def test_show_says_what_is_in_it(golden: Path) -> None:
         make_states(PROMPTS)[0][3][0, :5].tolist(), rel=1e-5
     )
     text = CliRunner().invoke(golden_command, ["show", str(golden)])
-    assert "all 7 boundaries" in text.stdout and "4 tokens, 3 tokens" in text.stdout
+    assert "all 7 boundaries" in text.stdout and "4,5,6,7 (4 tokens)" in text.stdout
+    assert document["trained_assumed"] is False and "assumed" not in text.stdout
+
+
+def show(path: Path, *flags: str) -> str:
+    return CliRunner().invoke(golden_command, ["show", str(path), *flags], catch_exceptions=False).stdout
+
+
+def test_show_gives_the_ids_that_a_server_is_to_be_sent(tmp_path: Path) -> None:
+    prompts = [list(range(3, 43)), [9, 5]]
+    path = make_golden(tmp_path / "golden", prompts, make_states(prompts))
+    assert json.loads(show(path, "--tokens")) == prompts
+    assert [one["token_ids"] for one in json.loads(show(path, "--json"))["prompts"]] == prompts
+    text = show(path)
+    assert "3,4,5," in text and "(40 tokens; --tokens gives all)" in text and ",42" not in text and "9,5 (2 tokens)" in text
+
+
+def test_show_says_that_a_list_was_assumed(tmp_path: Path) -> None:
+    path = make_golden(tmp_path / "golden", PROMPTS, make_states(PROMPTS), trained_source="assumed")
+    assert json.loads(show(path, "--json"))["trained_assumed"] is True
+    assert "[1, 3, 5] (assumed" in show(path)

@@ -27,6 +27,7 @@ from specwire.cli.preflight import command
 from specwire.errors import SpecwireError
 from specwire.model_files import target_name
 from specwire.preflight import preflight
+from specwire.preflight.render import page
 from specwire.trees.tree import Tree
 
 SLICES = Path(__file__).parent.parent / "fixtures" / "slices"
@@ -369,6 +370,39 @@ def test_a_golden_names_the_target(tmp_path):
     assert first(run(tmp_path, recorded=other)) == "wrong-target"
     deeper = golden(tmp_path / "g.safetensors", (2, 6, 9), {**TARGET, "num_hidden_layers": 16})
     assert first(run(tmp_path, recorded=deeper)) == "wrong-target"
+
+
+@pytest.mark.parametrize("captured", [(2, 6, 9), (2, 6, 10), (3, 7, 10), (9, 6, 2), (0, 6, 9)])
+def test_against_a_list_that_was_only_assumed_nothing_is_wrong(tmp_path, captured):
+    """The draft, the tree and the launch are sound; the golden's list is a guess."""
+    guess = golden(tmp_path / "g.safetensors", captured, trained_source="assumed")
+    document = run(tmp_path, recorded=guess)
+    why = {check["id"]: check["why"] for check in document["checks"]}["wrong-boundary"]
+    assert document["causes"] == [] and document["trained_assumed"] is True and "assumed" in why and "--trained" in why
+    assert document["verdict"] == ("ok" if captured == (2, 6, 9) else "inconclusive")
+    assert "boundary 2, 6, 9" in why or captured == (2, 6, 9)
+    assert "(assumed)" in page(document)
+
+
+def test_a_list_that_is_given_takes_the_place_of_an_assumed_one(tmp_path):
+    guess = golden(tmp_path / "g.safetensors", (2, 6, 10), trained_source="assumed")
+    served, made = target(tmp_path / "t"), draft(tmp_path / "d")
+    trees = [Tree.find(ADDS_ONE), Tree.find(ADDS_ONE)]
+    known = preflight(served, made, trees, golden=guess, trained=[2, 6, 9])
+    assert (known["verdict"], known["trained_assumed"]) == ("ok", False)
+    document = preflight(served, made, trees, golden=guess)
+    assert (document["verdict"], document["causes"]) == ("inconclusive", [])
+    assert [(row["matches"], row["ids_to_write"]) for row in document["trees"]] == [(None, None)] * 2
+
+
+def test_an_offset_that_the_other_convention_explains_may_be_the_golden_s(tmp_path):
+    """Data of boundaries 2, 6, 9, whose ids were taken for outputs of layers."""
+    named = {"id_convention": "layer-output", "imported_ids": "[2, 6, 9]"}
+    cause = run(tmp_path, recorded=golden(tmp_path / "g", (3, 7, 10), **named))["causes"][0]
+    assert (cause["id"], cause["confidence"]) == ("boundary-offset", "likely")
+    assert "[2, 6, 9]" in cause["evidence"] and "--convention boundary" in cause["fix"] and "verify" in cause["fix"]
+    sure = run(tmp_path, recorded=golden(tmp_path / "g", (1, 5, 8), **named))["causes"][0]
+    assert (sure["id"], sure["confidence"]) == ("boundary-offset", "certain")
 
 
 def test_the_launch_serves_something_else(tmp_path):

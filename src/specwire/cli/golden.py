@@ -36,7 +36,10 @@ def command() -> None:
     help="JSON file with a list of lists of token ids.",
 )
 @click.option(
-    "--trained", metavar="KS", help="Boundaries the draft was trained on, in slot order, such as 3,31,59."
+    "--trained",
+    metavar="KS",
+    help="Boundaries the draft was trained on, in slot order, such as 3,31,59. Without it the engine's usual ones are "
+    "recorded as assumed: no difference to them is then a fault.",
 )
 @click.option("--boundaries", default="all", show_default=True, metavar="all|KS", help="Boundaries to store.")
 @click.option(
@@ -144,13 +147,21 @@ def import_(
 
 @command.command("show")
 @click.argument("file", type=click.Path(path_type=Path))
+@click.option("--tokens", is_flag=True, help="Only the token ids of every prompt, as `input_ids` of a request.")
 @_options.as_json
-def show(file: Path, as_json: bool) -> None:
+def show(file: Path, tokens: bool, as_json: bool) -> None:
     """Say what a golden file holds.
 
     Example: specwire golden show golden/target.safetensors
     """
-    _show(file, as_json)
+    if not tokens:
+        return _show(file, as_json)
+    from specwire.goldens.show import describe
+
+    prompts = describe(file).get("prompts")
+    if prompts is None:
+        raise SpecwireError(f"{file} holds printed values and no token ids: its prompt is known to whoever made the log")
+    click.echo(json.dumps([one["token_ids"] for one in prompts], separators=(",", ":")))
 
 
 def _show(path: Path, as_json: bool) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from specwire.capture import open_capture
+from specwire.diagnosis import labels
 from specwire.diagnosis.acceptance import described
 from specwire.diagnosis.acceptance import document as acceptance_document
 from specwire.diagnosis.alone import no_golden, self_check_document
@@ -59,7 +60,10 @@ def check_capture(
     """
     recorded, context = open_capture(capture), context or Context()
     with one_thread():
-        return examine(gather(open_golden(golden) if golden else no_golden(recorded, context), recorded, context))
+        evidence = gather(open_golden(golden) if golden else no_golden(recorded, context), recorded, context)
+        if taken := labels.as_captured(evidence):
+            evidence = gather(taken, recorded, context)
+        return examine(evidence)
 
 
 def examine(evidence: Evidence) -> dict[str, Any]:
@@ -137,7 +141,7 @@ def report(evidence: Evidence, slots: list[Slot], summary: Summary) -> dict[str,
             for cause in causes
         ],
         "checks": checks,
-        "notes": list(evidence.notes),
+        "notes": [*evidence.notes, *labels.notes(evidence)],
         "golden": {"path": None if evidence.alone else str(golden.path), "target": golden.target, "source": golden.source},
         "compared": summary.origin,
     }
@@ -150,7 +154,7 @@ def diagnose(evidence: Evidence) -> tuple[list[Cause], list[dict[str, str]]]:
     known = modules("specwire.checks")
     for name, module in known.items():
         try:
-            answer = module.check(evidence)
+            answer = labels.unjudged(evidence, name) or module.check(evidence)
         except NotSeen as error:
             answer = Skipped(str(error))
         if isinstance(answer, Cause):
@@ -194,7 +198,7 @@ def ranks_agree(evidence: Evidence) -> bool:
 
 def _reasons(evidence: Evidence, slots: list[Slot]) -> list[str]:
     """Why there can be no verdict of `match`, though nothing is known to be wrong."""
-    reasons = alone_reasons(evidence) if evidence.alone else []
+    reasons = alone_reasons(evidence) if evidence.alone else labels.reasons(evidence)
     if not evidence.pieces:
         blind = {f"{line.get('site')}: {line.get('reason')}" for line in evidence.capture.blind}
         reasons.append(

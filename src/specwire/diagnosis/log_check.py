@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from specwire.capture import PREFILL
+from specwire.diagnosis import labels
 from specwire.diagnosis.check import Summary, report
 from specwire.diagnosis.context import Context
 from specwire.diagnosis.evidence import Evidence, Sample
@@ -34,14 +35,15 @@ def check_log(golden_path: Path | str, log: Path | str, context: Context | None 
     Raises SpecwireError for files that cannot be used.
     """
     golden = open_log_golden(golden_path) if is_log_golden(golden_path) else open_golden(golden_path)
+    context = context or Context()
     lines = [
         line
         for line in read_log(log)
         if line.site == "draft-input" and (line.mode in PREFILL or not line.mode)
     ]
     if isinstance(golden, LogGolden):
-        return _against_log(golden, lines, context or Context(), str(log))
-    return _against_tensors(golden, lines, context or Context(), str(log))
+        return _against_log(golden, lines, context, str(log))
+    return _against_tensors(golden, lines, context, str(log))
 
 
 def _against_log(golden: LogGolden, lines: Sequence[Line], context: Context, origin: str) -> dict[str, Any]:
@@ -92,9 +94,12 @@ def _against_tensors(golden: Golden, lines: Sequence[Line], context: Context, or
     evidence = Evidence(
         golden, context, "draft-input", width, dtype, sample, notes=notes, columns=5, rounding=rounding
     )
+    if taken := labels.as_captured(evidence):
+        return _against_tensors(taken, lines, context, origin)
     slots = [_slot_of_tensors(evidence, placed, slot) for slot in range(max(count, len(golden.trained)))]
     reasons = [] if placed else ["no draft-input line of a prefill of the golden's prompts is in the log"]
     reasons += [f"slot {slot.slot}: {slot.why}" for slot in slots if slot.state == "not-compared" and placed]
+    reasons += labels.reasons(evidence)
     return report(evidence, slots, _summary(golden, compared, reasons, origin))
 
 

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from types import ModuleType
 
+from specwire.diagnosis.labels import LAYERS
 from specwire.diagnosis.evidence import Cause, Evidence, NotSeen
 from specwire.goldens.golden import Golden
 
-# What names a difference of layers, and what names a thing done to rows of the right ones.
-LAYERS = ("embedding-slot", "default-boundaries", "final-boundary", "slot-order", "boundary-offset", "wrong-boundary")
+# What names a thing done to rows of the right layers.
 ROWS = (
     "token-shift", "row-select", "dtype", "norm", "missing-residual", "rank-partial", "rank-shard", "scale", "column-order",
     "quant-basis", "stale-capture",
@@ -27,6 +27,8 @@ def two_faults(evidence: Evidence, checks: Mapping[str, ModuleType]) -> list[Cau
         return []  # five values of a row are too few to tell two things apart
     if not evidence.off or evidence.not_finite:
         return []
+    if evidence.golden.assumed is not None:
+        return []  # other layers than what?
     for taken in _taken(evidence):
         if not set(taken) <= set(evidence.seen.boundaries):
             continue

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specwire.errors import SpecwireError
+from specwire.goldens.labels import ASSUMED, TRUE_LIST
 from specwire.goldens.golden import STRAY, Noise, check_token_ids
 from specwire.goldens.write import States, write_golden
 from specwire.model_files import read_config, target_name, text_config
@@ -61,6 +62,7 @@ def build_golden(
     layers, vocabulary = int(config["num_hidden_layers"]), int(config["vocab_size"])
     prompts = [list(ids) for ids in prompts] if prompts else default_prompts(vocabulary)
     check_token_ids(prompts, vocabulary, "the prompts")
+    known = {} if trained else {"trained_source": ASSUMED}
     trained = list(trained) if trained else _default_trained(layers, say)
     wanted = sorted(set(boundaries) if boundaries is not None else range(layers + 1))
     for k in (*trained, *wanted):
@@ -88,7 +90,7 @@ def build_golden(
         target=target_name(target, name),
         noise=noise,
         source=_source(WIDER[dtype] if exact else dtype),
-        extra={"vocab_size": str(vocabulary)},
+        extra={"vocab_size": str(vocabulary), **known},
     )
 
 
@@ -96,7 +98,7 @@ def _default_trained(layers: int, say: Callable[[str], None]) -> list[int]:
     if layers < 6:
         raise SpecwireError(f"a target of {layers} layers has no usual boundaries: say which with --trained")
     trained = [2, layers // 2, layers - 3]
-    say(f"trained boundaries not given: the usual {trained} are recorded")
+    say(f"--trained was not given: the usual {trained} are recorded, as assumed; {TRUE_LIST}")
     return trained
 
 

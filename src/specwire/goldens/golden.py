@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specwire.errors import SpecwireError
+from specwire.goldens.labels import ASSUMED
 from specwire.tensorfile import TensorFile, open_tensors
 
 if TYPE_CHECKING:
@@ -48,7 +49,11 @@ class Noise:
 
 @dataclass(frozen=True)
 class Golden:
-    """A checked golden file. Tensors stay on disk: `rows` reads the ones asked for."""
+    """A checked golden file. Tensors stay on disk: `rows` reads the ones asked for.
+
+    `assumed` is the list that was recorded although nobody gave it (`trained` says what is gone by); None where it
+    was given, or where an older golden does not say.
+    """
 
     file: TensorFile
     prompts: tuple[Prompt, ...]
@@ -59,6 +64,7 @@ class Golden:
     target: str
     source: str
     noise: Mapping[str, Mapping[int, Noise]] = field(default_factory=dict)
+    assumed: tuple[int, ...] | None = None
 
     @property
     def path(self) -> Path:
@@ -125,6 +131,7 @@ def open_golden(path: Path | str) -> Golden:
         metadata.get("target", ""),
         metadata.get("source", ""),
         _noise(file),
+        trained if metadata.get("trained_source") == ASSUMED else None,
     )
 
 

@@ -10,12 +10,10 @@ from pathlib import Path
 from specwire import __version__
 from specwire.errors import SpecwireError
 from specwire.goldens.golden import check_token_ids
+from specwire.goldens.labels import CONVENTIONS
 from specwire.goldens.records import Record, read_records
 from specwire.goldens.write import States, write_golden
 from specwire.model_files import read_config, target_name, text_config
-
-# What an id k means, as a step to the boundary that it names.
-CONVENTIONS = {"boundary": 0, "layer-output": 1}
 
 
 def import_golden(

@@ -28,6 +28,7 @@ class LogGolden:
     source: str
     boundaries: tuple[int, ...] = ()
     noise: Mapping[str, Mapping[int, Noise]] = field(default_factory=dict)
+    assumed: None = None  # its slots are a server's own
 
     def has(self, what: str) -> bool:
         """No tensor is known."""

@@ -23,6 +23,7 @@ class NoGolden:
     path: None = None
     boundaries: tuple[int, ...] = ()
     noise: Mapping[str, Mapping[int, Noise]] = field(default_factory=dict)
+    assumed: None = None
 
     def has(self, what: str) -> bool:
         """No tensor is known."""

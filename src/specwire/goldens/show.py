@@ -8,6 +8,8 @@ from typing import Any
 from specwire.goldens.golden import Golden, open_golden
 from specwire.goldens.log import LogGolden, is_log_golden, open_log_golden
 
+SHOWN_TOKENS, SHOWN_PROMPTS = 16, 8
+
 
 def describe(path: Path) -> dict[str, Any]:
     """A JSON document: what the file says of itself, and the first five values of each trained slot."""
@@ -25,11 +27,11 @@ def _of_tensors(golden: Golden) -> dict[str, Any]:
         "num_layers": golden.layers,
         "hidden_size": golden.hidden,
         "trained_boundaries": list(golden.trained),
+        "trained_assumed": golden.assumed is not None,
         "boundaries": list(golden.boundaries),
         "final_norm": golden.has("final_norm"),
         "prompts": [
-            {"tokens": len(prompt.token_ids), "token_ids": list(prompt.token_ids[:16])}
-            for prompt in golden.prompts
+            {"tokens": len(prompt.token_ids), "token_ids": list(prompt.token_ids)} for prompt in golden.prompts
         ],
         "concat_shape": [len(golden.prompts[0].token_ids), golden.hidden * len(golden.trained)],
         "slots": [
@@ -63,6 +65,7 @@ def _of_log(golden: LogGolden) -> dict[str, Any]:
         "num_layers": golden.layers,
         "hidden_size": golden.hidden,
         "trained_boundaries": list(golden.trained),
+        "trained_assumed": False,
         "concat_shape": list(golden.concat_shape) if golden.concat_shape else None,
         "slots": [
             {"slot": slot, "boundary": k, "hs_first5": list(values) if values else None}
@@ -77,7 +80,7 @@ def describe_text(document: dict[str, Any]) -> str:
         f"target    {document['target']}: {document['num_layers']} layers, hidden {document['hidden_size']}, "
         f"{document['dtype']}",
         f"source    {document['source']}",
-        f"trained   boundaries {document['trained_boundaries']}, concat {document['concat_shape']}",
+        f"trained   boundaries {document['trained_boundaries']}{_assumed(document)}, concat {document['concat_shape']}",
     ]
     if document["kind"] == "tensors":
         known = document["boundaries"]
@@ -86,7 +89,9 @@ def describe_text(document: dict[str, Any]) -> str:
             f"holds     {'all ' if full else ''}{len(known)} boundaries{'' if full else f' {known}'}"
             f"{', final norm' if document['final_norm'] else ''}"
         )
-        lines.append("prompts   " + ", ".join(f"{one['tokens']} tokens" for one in document["prompts"]))
+        lines += [_prompt(number, one["token_ids"]) for number, one in enumerate(document["prompts"][:SHOWN_PROMPTS])]
+        if (more := len(document["prompts"]) - SHOWN_PROMPTS) > 0:
+            lines.append(f"          and {more} more (--tokens gives all)")
     for slot in document["slots"]:
         noise = ", ".join(f"{dtype} {value:.1e}" for dtype, value in slot.get("noise", {}).items())
         lines.append(
@@ -94,3 +99,13 @@ def describe_text(document: dict[str, Any]) -> str:
             + (f"  noise {noise}" if noise else "")
         )
     return "\n".join(lines)
+
+
+def _assumed(document: dict[str, Any]) -> str:
+    return " (assumed: built without --trained)" if document["trained_assumed"] else ""
+
+
+def _prompt(number: int, ids: list[int]) -> str:
+    """The ids as `--tokens` takes them; a long prompt's first ones."""
+    more = f",... ({len(ids)} tokens; --tokens gives all)" if len(ids) > SHOWN_TOKENS else f" ({len(ids)} tokens)"
+    return f"prompt {number:<3}" + ",".join(map(str, ids[:SHOWN_TOKENS])) + more

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from specwire.goldens.labels import not_known, same_as_assumed
 from specwire.preflight.facts import Facts
 from specwire.preflight.outcome import Check, fault, ok, skipped
 from specwire.preflight.plumbing import KEY
@@ -55,7 +56,10 @@ def _compared(facts: Facts, trained: tuple[int, ...]) -> list[Check]:
         return _not_judged("the draft's config switches the captured states off")
     if captured == trained and facts.rule.problem is None:
         lead = "" if facts.algorithm in (EAGLE3, None) else "with EAGLE3, "
-        return [ok(name, f"{lead}captured {list(captured)} as trained") for name in IDS]
+        by = f"; {same_as_assumed(trained)}" if facts.assumed else ""
+        return [ok(name, f"{lead}captured {list(captured)} as trained{by}") for name in IDS]
+    if facts.assumed:
+        return _not_judged(facts.rule.problem or not_known(captured or (), trained), needed=True)
     found = _explanation(facts, trained)
     others = [skipped(name, f"what differs is explained by {found.id}") for name in IDS if name != found.id]
     return [found, *others]
@@ -83,7 +87,16 @@ def _explanation(facts: Facts, trained: tuple[int, ...]) -> Check:
     if 0 in set(captured) - set(trained) and name == "slot-count":
         name = "embedding-slot"
     sure = "likely" if facts.rule.assumptions else "certain"
-    return fault(name, said + _detail(facts, name, captured, trained), fix, sure)
+    said += _detail(facts, name, captured, trained)
+    if facts.recorded.relabelled and facts.recorded.relabelled[0] == captured:
+        _, other, how = facts.recorded.relabelled
+        said += f"; {how}: by that the draft was trained on what is captured"
+        fix = (
+            f"see which convention the data was written by: `specwire verify` compares the states. If they match, import "
+            f"the golden again with --convention {other}; if not: {fix}"
+        )
+        sure = "likely"
+    return fault(name, said, fix, sure)
 
 
 def _ids_ignored(facts: Facts) -> bool:

@@ -9,7 +9,8 @@ from typing import Any
 
 from specwire.errors import SpecwireError
 from specwire.goldens.golden import open_golden
-from specwire.goldens.log import is_log_golden, open_log_golden
+from specwire.goldens.labels import other_reading, wrong_labels
+from specwire.goldens.log import LogGolden, is_log_golden, open_log_golden
 from specwire.model_files import read_config, text_config
 from specwire.preflight.checkpoint import Checkpoint, open_checkpoint
 from specwire.preflight.draft import DraftModel, read_draft
@@ -24,13 +25,19 @@ SHARED = ("embed_tokens.weight", "lm_head.weight")
 
 @dataclass(frozen=True)
 class Recorded:
-    """What a golden's metadata says, or --trained alone: slots' boundaries, sizes, the target it was computed from."""
+    """What a golden's metadata says, or --trained alone: slots' boundaries, sizes, the target it was computed from.
+
+    `assumed`: nobody gave these boundaries when the golden was built. `relabelled`: what an imported golden's
+    boundaries would be by the convention that its ids were not read by, that convention, and what was done.
+    """
 
     trained: tuple[int, ...] | None = None
     layers: int | None = None
     hidden: int | None = None
     target: str = ""
     where: str = "--trained"
+    assumed: bool = False
+    relabelled: tuple[tuple[int, ...], str, str] | None = None
 
 
 @dataclass(frozen=True)
@@ -64,6 +71,11 @@ class Facts:
     @property
     def trained(self) -> tuple[int, ...] | None:
         return self.recorded.trained if self.recorded else None
+
+    @property
+    def assumed(self) -> bool:
+        """Whether `trained` is what somebody would guess, rather than what somebody said."""
+        return bool(self.recorded and self.recorded.assumed)
 
     @property
     def algorithm(self) -> str | None:
@@ -153,4 +165,9 @@ def golden_words(path: Path) -> Recorded:
     """What a golden, or a log golden, records. Raises SpecwireError when it is neither."""
     golden = open_log_golden(path) if is_log_golden(path) else open_golden(path)
     trained = golden.trained if all(type(k) is int for k in golden.trained) else None
-    return Recorded(trained, golden.layers, golden.hidden, golden.target, str(path))
+    metadata = {} if isinstance(golden, LogGolden) else golden.file.metadata
+    other = other_reading(metadata, golden.trained, golden.layers) if trained and golden.layers else None
+    relabelled = (other[1], other[0], wrong_labels(metadata, other[0])) if other else None
+    return Recorded(
+        trained, golden.layers, golden.hidden, golden.target, str(path), golden.assumed is not None, relabelled
+    )

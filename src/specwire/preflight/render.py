@@ -38,7 +38,7 @@ def _wiring(document: dict[str, Any]) -> str:
         ),
         ("layer ids", _list(document["layer_ids"], "none: the release's defaults")),
         ("captured", _list(document["captured_boundaries"], "not read")),
-        ("trained", _list(document["trained_boundaries"], "not known")),
+        ("trained", _list(document["trained_boundaries"], "not known") + " (assumed)" * document["trained_assumed"]),
         ("widths", f"concat {_number(document['concat_width'])}, fc takes {_number(document['fc_in'])}"),
         ("rule", document["rule"]["text"]),
     ]

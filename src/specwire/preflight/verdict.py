@@ -65,6 +65,7 @@ def preflight(
         "layer_ids": facts.plumbing.layer_ids,
         "captured_boundaries": None if facts.captured is None else list(facts.captured),
         "trained_boundaries": None if facts.trained is None else list(facts.trained),
+        "trained_assumed": facts.assumed,
         "concat_width": facts.concat_width,
         "fc_in": facts.fc_in,
         "rule": {"text": facts.rule.text, "where": facts.rule.where, "ids_where": facts.plumbing.where},
@@ -113,7 +114,8 @@ def _row(facts: Facts, tree: Tree) -> dict[str, Any]:
         rule, plumbing = draft_rule(Source(tree), facts.target_config, facts.draft)
     matches = None
     if facts.trained is not None and rule.understood and not plumbing.problem:
-        matches = rule.captured == facts.trained and rule.problem is None
+        same = rule.captured == facts.trained and rule.problem is None
+        matches = True if same else None if facts.assumed else False
     return {
         "tree": tree.named,
         "version": tree.version,
@@ -123,7 +125,7 @@ def _row(facts: Facts, tree: Tree) -> dict[str, Any]:
         "rule": rule.text,
         "where": rule.where,
         "problem": plumbing.problem or rule.problem,
-        "ids_to_write": rule.ids_for(facts.trained) if facts.trained else None,
+        "ids_to_write": rule.ids_for(facts.trained) if facts.trained and not facts.assumed else None,
     }
 
 
@@ -131,7 +133,7 @@ def _recorded(golden: Path | None, trained: Sequence[int] | None) -> Recorded | 
     if golden is None and trained is None:
         return None
     words = golden_words(golden) if golden else Recorded()
-    return words if trained is None else replace(words, trained=tuple(trained))
+    return words if trained is None else replace(words, trained=tuple(trained), assumed=False, relabelled=None)
 
 
 def _launch(source: Source, text: str | None, path: Path | None, pid: int | None) -> Launch | None:
