@@ -21,7 +21,7 @@ def check(evidence: Evidence) -> Cause | Skipped | None:
         "possible",
         f"acceptance length {length:g}, and all {len(evidence.seen.places)} rows looked at are the golden's in "
         "every slot",
-        "look at the draft's side first (other causes, if any, are listed before this one), then at training data "
+        "look at the draft's side first (what was found there is listed before this), then at training data "
         "and workload", steps=9,
     )
 

@@ -70,8 +70,10 @@ def _prompts(job: Job) -> list[list[int]]:
     return [list(ids) for ids in job.tokens] or default_prompts(text_config(read_config(job.target))["vocab_size"])
 
 
-def verify(job: Job, out: Path, progress: Progress) -> dict[str, Any]:
+def verify(job: Job, out: Path, progress: Progress, accept_length: float | None = None) -> dict[str, Any]:
     """Overlay, apply, run, check, remove, and the proof; the document of `check` with `tree_restored` added.
+
+    `accept_length`: tokens per verification that were seen in service; a hint, never a proof.
 
     Raises SpecwireError when the engine does not come through. The tree itself is never written.
     """
@@ -80,7 +82,7 @@ def verify(job: Job, out: Path, progress: Progress) -> dict[str, Any]:
     view = patched_view(job, out / "tree", progress)
     result = run(job, view, out, progress)
     progress("comparing with the golden" if job.golden else "comparing the last states with the answers")
-    document = check_run(job, out)
+    document = check_run(job, out, accept_length)
     document["tree_restored"] = restored(view, job.tree) and fingerprint(job.tree) == before
     document["run"] = run_record(job, out, result)
     return document
@@ -133,13 +135,14 @@ def _layers(job: Job) -> int:
     return text_config(read_config(job.target))["num_hidden_layers"]
 
 
-def check_run(job: Job, out: Path) -> dict[str, Any]:
+def check_run(job: Job, out: Path, accept_length: float | None = None) -> dict[str, Any]:
     """The verdict on what a run of the job captured, judged with all that the job says about itself."""
     context = make_context(
         target=job.target,
         draft=job.draft,
         launch=shlex.join(_as_launched(job)),
         tree=job.tree,
+        accept_length=accept_length,
     )
     return check_capture(job.golden, out / "capture", context)
 
@@ -158,7 +161,7 @@ def run_record(job: Job, out: Path, result: EngineResult) -> dict[str, Any]:
         "target": str(job.target),
         "draft": str(job.draft),
         "golden": str(job.golden) if job.golden else None,
-        "device": job.device,
+        "device": result.device,
         "engine_arguments": list(job.engine_arguments),
         "seconds": round(result.boot_seconds + result.generate_seconds, 1),
         "log": str(result.log),

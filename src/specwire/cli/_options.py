@@ -17,6 +17,9 @@ as_json = click.option("--json", "as_json", is_flag=True, help="One JSON object 
 quiet = click.option("--quiet", is_flag=True, help="No progress and no notes on stderr.")
 dry_run = click.option("--dry-run", is_flag=True, help="Say what would be done; write nothing.")
 show_diff = click.option("--diff", "show_diff", is_flag=True, help="Print a unified diff of what would change; write nothing.")
+accept_length = click.option(
+    "--accept-length", type=float, help="The acceptance length that was seen in service; a hint, never a proof."
+)
 wait = click.option("--wait", type=float, metavar="SECONDS", help="While a process runs from the tree, wait so long for its end.")
 force = click.option(
     "--force",

@@ -30,9 +30,7 @@ from specwire.trees.tree import Tree
     "--tree", metavar="TREE", help="The SGLang tree that ran; its own rules then go into the diagnosis."
 )
 @click.option("--launch", metavar='"ARGS"', help="The engine's launch arguments, as typed.")
-@click.option(
-    "--accept-length", type=float, help="The acceptance length that was seen; a hint, never a proof."
-)
+@_options.accept_length
 @click.option(
     "--beside",
     multiple=True,
