@@ -82,11 +82,15 @@ def draft_tensors(config: Mapping[str, Any], slots: int = 3, layer: str = "midla
         f"{layer}.input_layernorm.weight": (hidden,), f"{layer}.post_attention_layernorm.weight": (hidden,),
         "fc.weight": (hidden, slots * width), "norm.weight": (hidden,), "lm_head.weight": (rows, hidden),
     }
-    tensors = {name: ("BF16", shape, None) for name, shape in shapes.items()}
+    tensors = {name: ("BF16", shape, ones(*shape) if "norm" in name else None) for name, shape in shapes.items()}
     if rows != config["vocab_size"]:
         step = config["vocab_size"] // rows
         tensors |= vocabulary_map([place * step for place in range(rows)], config["vocab_size"])
     return tensors
+
+
+def ones(count: int) -> bytes:
+    return struct.pack("<H", 0x3F80) * count
 
 
 def vocabulary_map(ids: Sequence[int], vocabulary: int) -> dict[str, tuple]:

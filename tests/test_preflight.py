@@ -18,6 +18,7 @@ from preflight_models import (
     draft_config,
     draft_tensors,
     golden,
+    ones,
     target,
     vocabulary_map,
     write_tensors,
@@ -74,7 +75,7 @@ def test_a_sound_system_is_ok(tmp_path, tree):
 def test_the_same_ids_are_right_on_one_release_and_wrong_on_another(tmp_path):
     """The Kimi-K2.5 story, at its real width: the weights are holes in a file."""
     config = draft_config(DEEPSEEK, (2, 30, 58), **K25_DRAFT)
-    right = run(tmp_path, config, of=DEEPSEEK, trained=(3, 31, 59), tree=ADDS_ONE)
+    right = run(tmp_path, config, of=DEEPSEEK, trained=(3, 31, 59), tree=ADDS_ONE, flags="--disable-cuda-graph")
     assert (right["verdict"], right["captured_boundaries"]) == ("ok", [3, 31, 59])
     wrong = run(tmp_path, config, of=DEEPSEEK, trained=(3, 31, 59), tree=BOUNDARIES)
     assert (wrong["verdict"], first(wrong)) == ("fault", "boundary-offset")
@@ -115,11 +116,17 @@ def test_ids_at_the_top_level_are_not_seen_by_the_engine(tmp_path):
     assert first(document) == "default-boundaries" and "top level" in document["causes"][0]["evidence"]
 
 
-@pytest.mark.parametrize("ids", [["1", "5", "8"], [None, 5, 8], "1,5,8", {"a": 1}, [[1], [5]], 5], ids=str)
-def test_ids_that_are_no_numbers_are_one_sentence(tmp_path, ids):
+@pytest.mark.parametrize(
+    "ids", [["1", "5", "8"], [None, 5, 8], "1,5,8", {"a": 1}, [[1], [5]], 5, [1.5, 5, 8], [True, 5, 8]], ids=str
+)
+def test_ids_that_are_no_numbers(tmp_path, ids):
     config = {**draft_config(), "eagle_config": {"eagle_aux_hidden_state_layer_ids": ids}}
-    with pytest.raises(SpecwireError, match="a list of whole numbers is needed"):
-        run(tmp_path, config)
+    document = run(tmp_path, config)
+    assert [cause["id"] for cause in document["causes"]] == ["layer-ids"]
+    assert json.dumps(ids) in document["causes"][0]["evidence"] and "= [1, 5, 8]" in document["causes"][0]["fix"]
+    trees = [Tree.find(ADDS_ONE), Tree.find(BOUNDARIES)]
+    document = preflight(tmp_path / "target", tmp_path / "draft", trees, trained=[2, 6, 9])
+    assert first(document) == "layer-ids" and [row["matches"] for row in document["trees"]] == [False, False]
 
 
 def test_a_permuted_order_says_how_to_permute(tmp_path):
@@ -159,7 +166,7 @@ def test_a_capture_without_the_residual(tmp_path):
     "algorithm, flags, said",
     [
         ("EAGLE", "", "last state alone, 64 wide instead of 192"),
-        ("NEXTN", "", "says --speculative-algorithm EAGLE"),
+        ("NEXTN", "", "says --speculative-algorithm NEXTN (an alias of EAGLE):"),
         ("", "", "has no --speculative-algorithm"),
     ],
 )
@@ -179,6 +186,61 @@ def test_an_eagle_head_is_no_eagle3_draft(tmp_path):
     config = {**draft_config(), "architectures": ["LlamaForCausalLMEagle"], "draft_vocab_size": 512}
     document = run(tmp_path, config, {"fc.weight": ("BF16", (64, 128), None)})
     assert first(document) == "algo-flag" and document["causes"][0]["fix"] == "--speculative-algorithm EAGLE"
+
+
+def test_an_eagle3_draft_under_the_name_of_the_class_before(tmp_path):
+    tree = shutil.copytree(ADDS_ONE, tmp_path / "tree")
+    models = tree / "sglang" / "srt" / "models"
+    text = (models / "llama_eagle3.py").read_text().replace("LlamaForCausalLMEagle3", "LlamaForCausalLMEagle")
+    (models / "llama_eagle.py").write_text(text.replace("width * 3", "width * 2"))
+    document = run(tmp_path, changed(architectures=["LlamaForCausalLMEagle"]), tree=tree, flags="--disable-cuda-graph")
+    assert [cause["id"] for cause in document["causes"]] == ["draft-load"]
+    assert document["causes"][0]["fix"] == '"architectures": ["LlamaForCausalLMEagle3"] in the draft\'s config.json'
+    assert "[64, 128]" in document["causes"][0]["evidence"] and "midlayer, d2t" in document["causes"][0]["evidence"]
+
+
+def test_options_that_the_release_has_not(tmp_path):
+    document = run(tmp_path, flags="--speculativ-num-steps 3")
+    assert [cause["id"] for cause in document["causes"]] == ["launch"]
+    assert "no option --speculativ-num-steps" in document["causes"][0]["evidence"]
+    assert document["causes"][0]["fix"] == "write --speculative-num-steps"
+    place = tmp_path / "server.yaml"
+    place.write_text("speculativ-num-steps: 3\n")
+    assert first(run(tmp_path, flags=f"--config {place}")) == "launch"
+
+
+def test_a_file_that_the_launch_names_and_is_not_there(tmp_path):
+    there = tmp_path / "map.pt"
+    there.touch()
+    for name, verdict in (("foo.pt", "inconclusive"), (f"{there}x.pt", "inconclusive"), (there, "ok"),
+                          ("org/FR-Spec/freq_32768.pt", "ok"), ("$MAP.pt", "ok")):
+        document = run(tmp_path, flags=f"--speculative-token-map {name}")
+        assert (document["verdict"], document["causes"]) == (verdict, []), name
+    assert "foo.pt: no such file" in str(run(tmp_path, flags="--speculative-token-map foo.pt")["checks"])
+
+
+@pytest.mark.parametrize(
+    "data, cause",
+    [(bytes(128), "norm"), (b"\0\x80" * 64, "norm"), (ones(63) + b"\xc0\x7f", "non-finite"),
+     (b"\x80\x7f" + ones(63), "non-finite"), (bytes(126) + ones(1), "none")],
+    ids=["zero", "minus zero", "NaN", "infinite", "nearly zero"],
+)
+@pytest.mark.parametrize("name", ["norm", "midlayer.hidden_norm", "midlayer.input_layernorm"])
+def test_the_values_of_norms(tmp_path, name, data, cause):
+    document = run(tmp_path, None, without(**{f"{name}.weight": ("BF16", (64,), data)}))
+    assert first(document) == cause
+    assert cause == "none" or f"{name}.weight" in document["causes"][0]["evidence"]
+
+
+def test_tensors_that_the_loader_drops(tmp_path):
+    renamed = {f"model.{name}": row for name, row in draft_tensors(draft_config()).items()}
+    document = run(tmp_path, None, renamed)
+    assert [cause["id"] for cause in document["causes"]] == ["embed-head"]
+    assert "model.lm_head.weight" in document["causes"][0]["evidence"]
+    bias = without(**{"midlayer.self_attn.q_proj.bias": ("BF16", (64,), None)})
+    document = run(tmp_path, None, bias)
+    assert first(document) == "weights-random" and "q_proj.bias, which" in document["causes"][0]["evidence"]
+    assert "it takes no extra.weight" in str(run(tmp_path, None, without(**{"extra.weight": ("BF16", (9,), None)}))["checks"])
 
 
 def test_a_launch_without_a_draft(tmp_path):
@@ -275,7 +337,7 @@ def test_a_shared_head_needs_none_in_the_checkpoint(tmp_path):
 
 def test_norms_that_this_release_builds_and_the_checkpoint_has(tmp_path):
     nested = {"eagle_aux_hidden_state_layer_ids": [1, 5, 8], "norm_before_fc": True}
-    tensors = without(**{"input_norm.weight": ("BF16", (192,), None)})
+    tensors = without(**{"input_norm.weight": ("BF16", (192,), ones(192))})
     assert run(tmp_path, changed(eagle_config=nested), tensors, tree=BOUNDARIES)["verdict"] == "ok"
     assert first(run(tmp_path, changed(eagle_config=nested), None, tree=BOUNDARIES)) == "norm"
 
@@ -345,17 +407,29 @@ def test_a_rotated_target(tmp_path):
 
 def test_risky_flags_are_notes_not_faults(tmp_path):
     document = run(
-        tmp_path, flags="--pp-size 2 --disaggregation-mode decode --kv-cache-dtype fp8_e5m2 --magic 1"
+        tmp_path, flags="--pp-size 2 --disaggregation-mode decode --kv-cache-dtype fp8_e5m2 --speculative-token-map $M"
     )
     assert document["verdict"] == "ok"
     assert {"pp-drop", "pd-buffer", "kv-attn", "launch"} <= {note["id"] for note in document["notes"]}
 
 
-def test_graphs_that_get_the_defaults_are_a_note(tmp_path):
-    notes = [note["id"] for note in run(tmp_path, changed(eagle_config={"eagle_aux_hidden_state_layer_ids": [2, 5, 8]}),
-                                        trained=(3, 6, 9))["notes"]]
-    assert "graph-order" in notes
-    assert "graph-order" not in [note["id"] for note in run(tmp_path, flags="--disable-cuda-graph")["notes"]]
+def test_graphs_that_hand_on_the_defaults(tmp_path):
+    config = changed(eagle_config={"eagle_aux_hidden_state_layer_ids": [2, 5, 8]})
+    document = run(tmp_path, config, trained=(3, 6, 9))
+    assert [cause["id"] for cause in document["causes"]] == ["graph-order"]
+    assert "[2, 6, 9]" in document["causes"][0]["evidence"] and "--disable-cuda-graph" in document["causes"][0]["fix"]
+    for off in ("--disable-cuda-graph", "--device cpu"):
+        assert run(tmp_path, config, trained=(3, 6, 9), flags=off)["verdict"] == "ok"
+    assert run(tmp_path, config, trained=(3, 6, 9), tree=BOUNDARIES)["verdict"] == "ok"
+    trees = [Tree.find(BOUNDARIES), Tree.find(ADDS_ONE)]
+    places = (tmp_path / "target", tmp_path / "draft", trees)
+    said = (f"--model-path {places[0]} --speculative-draft-model-path {places[1]} --speculative-algorithm EAGLE3")
+    for launch, matches, word in ((None, True, "match without graphs"), (said, False, "MISMATCH in graphs"),
+                                  (f"{said} --disable-cuda-graph", True, "match")):
+        document = preflight(*places, launch=launch, trained=[3, 6, 9])
+        assert [row["matches"] for row in document["trees"]] == [True, matches]
+        rows = [line for line in page(document).splitlines() if "adds-one" in line]
+        assert word in rows[0] and rows[0].endswith("as they are") and ("hands on" in page(document)) == (word != "match")
 
 
 def test_a_golden_names_the_target(tmp_path):
@@ -415,10 +489,16 @@ def test_the_launch_serves_something_else(tmp_path):
     assert first(document) == "wrong-target"
     document = preflight(served, made, trees, launch=said.format(served, finetuned), trained=[2, 6, 9])
     assert first(document) == "wrong-draft"
-    document = preflight(
-        served, made, trees, launch=said.format("hub/target", "hub/draft"), trained=[2, 6, 9]
-    )
-    assert document["verdict"] == "ok"
+    for names, skips in ((("hub/T", "/srv/d"), []), (("hub/8B", "hub/d"), ["wrong-target"]),
+                         (("/models/t", "hub/EAGLE3"), ["wrong-draft"])):
+        document = preflight(served, made, trees, launch=said.format(*names), trained=[2, 6, 9])
+        assert document["verdict"] == ("inconclusive" if skips else "ok")
+        assert [check["id"] for check in document["checks"] if check["state"] == "skipped"] == skips
+    snapshot = target(tmp_path / "models--hub--Llama-8B" / "snapshots" / "0123abcd")
+    launch = said.format("hub/Llama-8B", made)
+    assert preflight(snapshot, made, trees, launch=launch, trained=[2, 6, 9])["verdict"] == "ok"
+    kept = golden(tmp_path / "g.safetensors", (2, 6, 9), name=target_name(served, "hub/8B"))
+    assert preflight(served, made, trees, launch=said.format("hub/8B", made), golden=kept)["verdict"] == "ok"
 
 
 def test_an_eagle_head_is_not_judged_as_an_eagle3_draft(tmp_path):
@@ -447,14 +527,22 @@ def test_a_padded_vocabulary_is_a_note(tmp_path):
 
 
 VALUES = st.one_of(
-    st.none(), st.booleans(), st.integers(-5, 5), st.sampled_from([2**70, 1e308, "x", "", [], [None], {}, {"a": []}]),
+    st.none(), st.booleans(), st.integers(-5, 5),
+    st.sampled_from([2**70, 10**400, 1e308, 1.5, "x", "", [], [None], {}, {"a": []}]),
     st.lists(st.integers(-3, 20), max_size=4),
 )
+NESTED = st.dictionaries(
+    st.sampled_from(["eagle_aux_hidden_state_layer_ids", "use_aux_hidden_state", "norm_before_fc", "factor", "rope_theta",
+                     "original_max_position_embeddings", "verifier", "architectures", "hidden_size", "num_hidden_layers"]),
+    st.recursive(st.one_of(VALUES, st.floats(), st.text(max_size=3)), lambda inner: st.lists(inner, max_size=3)),
+    max_size=2,
+)
 KEYS = st.sampled_from([*draft_config(), "target_hidden_size", "rope_scaling", "rope_parameters", "fc_norm", "bias",
-                        "norm_before_fc", "speculators_config", "quantization_config", "text_config", "dtype"])
-
-
-CONFIGS = (st.dictionaries(KEYS, VALUES, max_size=3), st.dictionaries(KEYS, VALUES, max_size=2), st.booleans())
+                        "norm_before_fc", "speculators_config", "quantization_config", "text_config", "dtype",
+                        "compression_config", "tie_word_embeddings", "head_dim", "layer_types", "sliding_window", "seq_length",
+                        "use_sliding_window", "norm_output", "attention_bias", "eagle_aux_hidden_state_layer_ids"])
+ANY = st.dictionaries(KEYS, VALUES | NESTED, max_size=3)
+CONFIGS = (ANY, ANY, st.booleans())
 
 
 def judged_or_refused(place, changes, target_changes, older):
@@ -467,6 +555,7 @@ def judged_or_refused(place, changes, target_changes, older):
     else:
         assert document["verdict"] in ("ok", "fault", "inconclusive")
         json.dumps(document, allow_nan=False)
+        assert page(document)
 
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -41,6 +41,10 @@ WRITTEN = [
         id="serve, quotes",
     ),
     pytest.param(
+        "sglang serve /m/t --model-type llm --speculative-algorithm EAGLE3 --speculative-num-steps 3 --tp-size 8",
+        id="serve, the model first",
+    ),
+    pytest.param(
         "CUDA_VISIBLE_DEVICES=0,1 FOO='a b' nohup python -m sglang.launch_server \\\n  --model-path /m/t \\\n"
         "  --speculative-algorithm EAGLE3 --speculative-num-steps 3 \\\n  --tensor-parallel-size 8 > log 2>&1 &",
         id="prefixes, continuations, redirections",

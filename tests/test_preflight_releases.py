@@ -131,9 +131,11 @@ def test_the_k25_story_on_the_releases_that_it_happened_on(tmp_path):
     kept = golden(tmp_path / "g.safetensors", (3, 31, 59), DEEPSEEK)
     launch = f"--model-path {served} --speculative-draft-model-path {made} --speculative-algorithm"
     trees = {version: Tree.find(release_tree(version)) for version in ("0.5.9", "0.5.23")}
-    before = preflight(served, made, [trees["0.5.9"]], golden=kept, launch=f"{launch} EAGLE3")
+    before = preflight(served, made, [trees["0.5.9"]], golden=kept, launch=f"{launch} EAGLE3 --disable-cuda-graph")
     assert (before["verdict"], before["captured_boundaries"], before["causes"]) == ("ok", [3, 31, 59], [])
-    assert "graph-order" in [note["id"] for note in before["notes"]]
+    graphs = preflight(served, made, [trees["0.5.9"]], golden=kept, launch=f"{launch} EAGLE3")
+    assert [cause["id"] for cause in graphs["causes"]] == ["graph-order"]
+    assert "[2, 30, 58]" in graphs["causes"][0]["evidence"]
     after = preflight(served, made, [trees["0.5.23"]], golden=kept, launch=f"{launch} EAGLE3")
     assert [cause["id"] for cause in after["causes"]] == ["boundary-offset"]
     assert "[3, 31, 59] for SGLang 0.5.23" in after["causes"][0]["fix"]
@@ -141,6 +143,7 @@ def test_the_k25_story_on_the_releases_that_it_happened_on(tmp_path):
     assert (wrong["causes"][0]["id"], wrong["concat_width"], wrong["fc_in"]) == ("algo-flag", 7168, 21504)
     table = preflight(served, made, list(trees.values()), golden=kept)["trees"]
     assert [(row["version"], row["matches"]) for row in table] == [("0.5.9", True), ("0.5.23", False)]
+    assert [bool(row["graph_order"]) for row in table] == [True, False]
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,7 @@ def rope_theta(config: Mapping[str, Any]) -> float | None:
     nested = config.get("rope_parameters")
     inner = nested.get("rope_theta") if isinstance(nested, dict) else None
     value = inner if inner is not None else config.get("rope_theta")
-    return float(value) if isinstance(value, (int, float)) else None
+    return float(value) if isinstance(value, (int, float)) and abs(value) < 1e300 else None
 
 
 def draft_layer_ids(config: dict[str, Any]) -> list[int] | None:

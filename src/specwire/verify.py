@@ -88,6 +88,19 @@ def verify(job: Job, out: Path, progress: Progress, accept_length: float | None 
     return document
 
 
+def _seen_before(job: Job) -> str:
+    """What preflight finds wrong with a job whose engine failed, as the end of a message; nothing when it finds nothing."""
+    from specwire.preflight import preflight
+
+    paths = ["--model-path", str(job.target), "--speculative-draft-model-path", str(job.draft)]
+    try:
+        launch = shlex.join([*paths, *_as_launched(job), "--device", job.device])
+        causes = preflight(job.target, job.draft, [job.tree], launch=launch, golden=job.golden)["causes"]
+    except SpecwireError:
+        return ""
+    return "".join(f". preflight: {row['id']} ({row['confidence']}): {row['evidence']}; fix: {row['fix']}" for row in causes)
+
+
 def patched_view(job: Job, where: Path, progress: Progress) -> Path:
     """An overlay of the job's tree with the taps in it."""
     names = surgery.chosen(job.probes, ())
@@ -100,28 +113,31 @@ def patched_view(job: Job, where: Path, progress: Progress) -> Path:
 
 def run(job: Job, view: Path, out: Path, progress: Progress) -> EngineResult:
     """Boot the engine of `view` and give it the golden's prompts one by one; captures go to `out`/capture."""
-    from specwire.engine.run import run_engine
+    from specwire.engine.run import EngineFailed, run_engine
 
     captures = out / "capture"
     captures.mkdir(parents=True, exist_ok=True)
     prompts = _prompts(job)
     boundaries = {} if job.golden else {"EAGLE3_CAPTURE_BOUNDARIES": str(_layers(job))}
-    result = run_engine(
-        view,
-        job.target,
-        job.draft,
-        [[ids] for ids in prompts],
-        tp=job.ranks,
-        device=job.device,
-        extra_args=list(job.engine_arguments),
-        env={"EAGLE3_CAPTURE_DIR": str(captures), "EAGLE3_DEBUG": "1", **boundaries},
-        out=out,
-        max_new_tokens=job.new_tokens,
-        python=job.python,
-        on_progress=progress,
-        timeout=job.timeout,
-        logprobs=job.golden is None,
-    )
+    try:
+        result = run_engine(
+            view,
+            job.target,
+            job.draft,
+            [[ids] for ids in prompts],
+            tp=job.ranks,
+            device=job.device,
+            extra_args=list(job.engine_arguments),
+            env={"EAGLE3_CAPTURE_DIR": str(captures), "EAGLE3_DEBUG": "1", **boundaries},
+            out=out,
+            max_new_tokens=job.new_tokens,
+            python=job.python,
+            on_progress=progress,
+            timeout=job.timeout,
+            logprobs=job.golden is None,
+        )
+    except EngineFailed as error:
+        raise SpecwireError(f"{error}{_seen_before(job)}") from error
     said = [
         answer(ids, completion.output_ids, completion.meta, number)
         for number, (ids, batch) in enumerate(zip(prompts, result.batches, strict=True))

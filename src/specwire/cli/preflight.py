@@ -43,11 +43,18 @@ def _boundaries(ctx: click.Context, option: click.Parameter, text: str | None) -
     metavar="LIST",
     help="The trained boundaries in slot order, such as 3,31,59; overrules the golden.",
 )
-@click.option("--launch", metavar="ARGS", help="The launch command, or only its arguments, as typed.")
 @click.option(
-    "--launch-file", type=click.Path(path_type=Path), help="A script or a file that holds the launch."
+    "--launch",
+    metavar="ARGS",
+    help="The launch command, or only its arguments, as typed. "
+    "[this, --launch-file or --pid is required, except with several --tree]",
 )
-@click.option("--pid", type=int, metavar="N", help="A running server's process id.")
+@click.option(
+    "--launch-file",
+    type=click.Path(path_type=Path),
+    help="A script or a file that holds the launch, instead of --launch.",
+)
+@click.option("--pid", type=int, metavar="N", help="A running server's process id, instead of --launch.")
 @as_json
 @quiet
 def command(

@@ -43,6 +43,10 @@ class EngineResult:
     generate_seconds: float
 
 
+class EngineFailed(SpecwireError):
+    """The engine ended, or did not come through in time."""
+
+
 def run_engine(
     root: Path,
     target: Path,
@@ -104,7 +108,7 @@ def run_engine(
             [python, str(DRIVER), str(job_file)], run_env, log, log_file, ranks, on_progress, timeout
         )
     if not result_file.exists():
-        raise SpecwireError(_what_went_wrong(code, log_file, timeout))
+        raise EngineFailed(_what_went_wrong(code, log_file, timeout))
     result = json.loads(result_file.read_text("utf-8"))
     return EngineResult(
         version=result["version"],

@@ -37,14 +37,20 @@ def _said(facts: Facts) -> str:
     return said + (f" = {columns // width} x {width}" if width and columns % width == 0 else "")
 
 
+def _asked(facts: Facts) -> str:
+    """The algorithm as the launch has it, and what it stands for."""
+    word = str(facts.launch.get("speculative-algorithm"))
+    return word if word.upper() == facts.algorithm else f"{word} (an alias of {facts.algorithm})"
+
+
 def _wrong(facts: Facts, kind: str, why: str) -> Check:
     if kind == EAGLE3:
         evidence = (
-            f"the draft is EAGLE-3 ({why}), the launch says --speculative-algorithm {facts.algorithm}: the target "
+            f"the draft is EAGLE-3 ({why}), the launch says --speculative-algorithm {_asked(facts)}: the target "
             f"hands on its last state alone, {facts.hidden} wide instead of {facts.fc_in or facts.hidden * 3}"
         )
         if facts.hidden == facts.draft.get("hidden_size"):
             evidence += "; that is as wide as the embedding, so the draft leaves fc out without a word"
     else:
-        evidence = f"the draft is an EAGLE head ({why}), the launch says --speculative-algorithm {facts.algorithm}"
+        evidence = f"the draft is an EAGLE head ({why}), the launch says --speculative-algorithm {_asked(facts)}"
     return fault("algo-flag", evidence, f"--speculative-algorithm {kind}")

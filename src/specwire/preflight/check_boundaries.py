@@ -8,7 +8,7 @@ from specwire.goldens.labels import not_known, same_as_assumed
 from specwire.preflight.facts import Facts
 from specwire.preflight.outcome import Check, fault, ok, skipped
 from specwire.preflight.plumbing import KEY
-from specwire.preflight.rule import EAGLE3, advice
+from specwire.preflight.rule import EAGLE3, advice, graph_order
 
 IDS = (
     "slot-count", "final-boundary", "slot-order", "default-boundaries", "boundary-offset", "embedding-slot",
@@ -24,6 +24,10 @@ def check(facts: Facts) -> list[Check]:
         return [fault("hook-dead", str(rule.problem), _other_release(facts)), *_not_judged("nothing is captured")]
     if facts.plumbing.problem:
         return _not_judged(f"how the ids get to the target was not read: {facts.plumbing.problem}", needed=True)
+    if facts.plumbing.wrong:
+        ids = rule.ids_for(facts.trained) if facts.trained and not facts.assumed else None
+        fix = f"write eagle_config.{KEY} = {ids or '[...]'}: numbers, without quotes or anything around each"
+        return [fault("layer-ids", rule.text, fix), *_not_judged("the layer ids are no numbers")]
     captured = _residual(facts)
     if not rule.understood:
         return [
@@ -36,7 +40,7 @@ def check(facts: Facts) -> list[Check]:
     if facts.trained is None:
         why = "neither a golden nor --trained says which boundaries the draft was trained on"
         return captured + _not_judged(why, needed=True)
-    return captured + _compared(facts, facts.trained)
+    return captured + _compared(facts, facts.trained) + _graphs(facts, facts.trained)
 
 
 def _residual(facts: Facts) -> list[Check]:
@@ -63,6 +67,24 @@ def _compared(facts: Facts, trained: tuple[int, ...]) -> list[Check]:
     found = _explanation(facts, trained)
     others = [skipped(name, f"what differs is explained by {found.id}") for name in IDS if name != found.id]
     return [found, *others]
+
+
+def _graphs(facts: Facts, trained: tuple[int, ...]) -> list[Check]:
+    """Some releases capture their CUDA graphs before they know the draft's ids."""
+    handed, said = graph_order(facts.rule, facts.plumbing) or (trained, "")
+    if handed == trained or facts.algorithm not in (EAGLE3, None):
+        return []
+    if facts.graphs is False:
+        return [ok("graph-order", "the launch has no CUDA graphs, which here would hand on the default boundaries")]
+    if facts.graphs is None or facts.assumed:
+        return [skipped("graph-order", said, needed=bool(facts.graphs))]
+    return [
+        fault(
+            "graph-order", f"{said}; the draft was trained on {list(trained)}",
+            "--disable-cuda-graph, or a release that sets the ids before it captures graphs "
+            f"(only a draft trained on {list(handed)} is served right by this one with graphs)", "likely",
+        )
+    ]  # fmt: skip
 
 
 def _explanation(facts: Facts, trained: tuple[int, ...]) -> Check:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from difflib import get_close_matches
 from typing import Any
 
 from specwire.model_files import draft_window, rope_theta
@@ -18,7 +19,22 @@ _ROTATIONS = ("quarot", "spinquant", "hadamard", "rotation", "rotate_", "rotated
 
 
 def check(facts: Facts) -> list[Check]:
-    return [_steps(facts), *_rope(facts), _window(facts), _dtype(facts), _basis(facts)]
+    return [_options(facts), _steps(facts), *_rope(facts), _window(facts), _dtype(facts), _basis(facts)]
+
+
+def _options(facts: Facts) -> Check:
+    """Every option must be one of this release's, and every file that one names be there."""
+    launch = facts.launch
+    if launch is None:
+        return skipped("launch", "no launch was given")
+    if launch.unknown:
+        near = [close for name in launch.unknown for close in get_close_matches(name, launch.options.by_name, 1)]
+        return fault("launch", f"{facts.release} has no option {', '.join(launch.unknown)}: it would not start",
+                     f"write {', '.join(near)}" if near else "take it out, or use a release that has it")
+    if absent := launch.absent():
+        said = ", ".join(f"{name} {value}" for name, value in absent.items())
+        return skipped("launch", f"{said}: no such file here, so what it holds was not looked at", needed=True)
+    return ok("launch", f"{facts.release} has every option of it")
 
 
 def _steps(facts: Facts) -> Check:
@@ -93,7 +109,7 @@ def _context(config: Mapping[str, Any]) -> int | None:
     if "original_max_position_embeddings" in scaling or scaling.get("rope_type") == "llama3":
         factor = None
     length = next((config[key] for key in _LENGTHS if type(config.get(key)) is int), None)
-    return int(factor * length) if length is not None and isinstance(factor, (int, float)) else length
+    return int(factor * length) if length is not None and isinstance(factor, (int, float)) and abs(factor) < 1e9 else length
 
 
 def _two_thetas(config: Mapping[str, Any]) -> tuple[Any, Any] | None:
@@ -155,27 +171,10 @@ def notes(facts: Facts) -> list[Note]:
     if facts.draft.get("vocab_size") != facts.target["vocab_size"]:
         found.append(Note("wrong-target", f"the draft's vocabulary is {facts.draft.get('vocab_size')}, the target's "
                           f"{facts.target['vocab_size']}: padding, if both have the same tokenizer"))
-    found += _graph_order(facts)
     if facts.launch is not None:
         found += _risky_flags(facts)
     found += [Note("assumed", f"the rule was read assuming {text}") for text in facts.rule.assumptions]
     return found
-
-
-def _graph_order(facts: Facts) -> list[Note]:
-    early = facts.plumbing.early
-    off = facts.launch is not None and (facts.launch.get("disable-cuda-graph") or facts.launch.get("device") == "cpu")
-    default = facts.rule.for_ids(None) if early and not off else None
-    if default is None or default.captured is None or default.captured == facts.rule.captured:
-        return []
-    return [
-        Note(
-            "graph-order",
-            f"{early} sets the default boundaries {list(default.captured)} before CUDA graphs are captured, and the "
-            f"configured ones come after: with graphs on, verification hands on the defaults "
-            f"({facts.plumbing.where} reads the ids)",
-        )
-    ]
 
 
 def _risky_flags(facts: Facts) -> list[Note]:
@@ -192,8 +191,6 @@ def _risky_flags(facts: Facts) -> list[Note]:
     if launch.get("quantization") and not launch.get("speculative-draft-model-quantization"):
         found.append(Note("quant-basis", "the draft takes over --quantization unless "
                           "--speculative-draft-model-quantization says otherwise"))
-    if launch.unknown:
-        found.append(Note("launch", f"{facts.release} has no option {', '.join(launch.unknown)}: it would not start"))
     unresolved = [word for word in launch.words if "$" in word]
     if unresolved:
         found.append(Note("launch", f"left as written, only a running shell knows it: {', '.join(unresolved[:3])}"))

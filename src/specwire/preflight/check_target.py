@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from specwire.model_files import config_hash, target_name
-from specwire.preflight.facts import Facts
+from specwire.preflight.facts import Facts, Recorded
 from specwire.preflight.outcome import Check, fault, ok, skipped
 
 _SERVE = "serve the target that the draft was trained for"
@@ -66,7 +66,11 @@ def fits(vocabulary: int, served: int) -> bool:
 
 def _served(facts: Facts) -> Check | None:
     """The launch's model path, when it is a directory here."""
-    place = facts.launch.path("model-path") if facts.launch else None
+    name = facts.launch.get("model-path") if facts.launch else None
+    place = facts.launch.path("model-path") if name else None
+    if name and place is None and not _named(name, facts.target_dir, facts.recorded):
+        return skipped("wrong-target", f"the launch serves {name}, no directory here to compare, and nothing says that "
+                       f"{facts.target_dir} is it", needed=True)
     if place is None or _same(place, facts.target_dir) or config_hash(place) == config_hash(facts.target_dir):
         return None
     return fault("wrong-target", f"the launch serves {place}, whose config.json is not that of {facts.target_dir}",
@@ -77,18 +81,27 @@ def _other_draft(facts: Facts) -> Check:
     """The launch's draft path, when it is a directory here."""
     if facts.launch is None or not facts.launch.get("speculative-draft-model-path"):
         return skipped("wrong-draft", "the launch names no draft")
-    place = facts.launch.path("speculative-draft-model-path")
+    name, place = facts.launch.get("speculative-draft-model-path"), facts.launch.path("speculative-draft-model-path")
+    if place is None and _named(name, facts.draft_dir):
+        return ok("wrong-draft", f"the launch loads {name}, and {facts.draft_dir} is named so")
     if place is None:
-        return skipped(
-            "wrong-draft",
-            f"{facts.launch.get('speculative-draft-model-path')} is no directory here to compare",
-        )
+        return skipped("wrong-draft", f"the launch loads {name}, no directory here to compare, and nothing says that "
+                       f"{facts.draft_dir} is it", needed=True)
     if _same(place, facts.draft_dir):
         return ok("wrong-draft", f"the launch loads {place}")
     if config_hash(place) == config_hash(facts.draft_dir):
         return ok("wrong-draft", f"the launch loads {place}, whose config.json is the same")
     return fault("wrong-draft", f"the launch loads {place}, not {facts.draft_dir}: their config.json differ",
                  f"--speculative-draft-model-path {facts.draft_dir}, or give the loaded one as --draft")
+
+
+def _named(name: str, directory: Path, recorded: Recorded | None = None) -> bool:
+    """Whether a path of elsewhere, or a hub's name, is by its last part that of the directory, of the hub's
+    snapshot that it is, or of the target that the golden was made from."""
+    mine = [directory.name, directory.resolve().name]
+    mine += [part.rpartition("--")[2] for part in directory.absolute().parts if part.startswith("models--")]
+    mine += [recorded.target.partition(" sha256:")[0]] if recorded else []
+    return Path(name).name.casefold() in {Path(each).name.casefold() for each in mine}
 
 
 def _same(one: Path, two: Path) -> bool:

@@ -32,11 +32,23 @@ def _loads(facts: Facts) -> Check:
     if facts.model is None:
         return fault("draft-load", f"{facts.release} has no model class {names[0]}", "use a release that has it")
     problem = facts.model.problem
+    if facts.misnamed:
+        return fault(
+            "draft-load",
+            f"the config names {names[0]} ({facts.model.where}), which builds fc.weight as "
+            f"{list(facts.model.shape('fc.weight'))}; the tensors are an EAGLE-3 draft's: fc.weight is {list(facts.fc)}"
+            + "".join(f", {part}" for part in ("midlayer", "d2t") if any(part in name for name in facts.weights.tensors)),
+            f'"architectures": ["{_eagle3_class(facts.source, names[0])}"] in the draft\'s config.json',
+        )
     if facts.model.stops:
         return fault("draft-load", problem, _load_fix(problem))
     if problem:
         return skipped("draft-load", problem, needed=True)
     return ok("draft-load", f"{facts.model.class_name} ({facts.model.where}) builds and loads it")
+
+
+def _eagle3_class(source: Source, name: str) -> str:
+    return f"{name}3" if source.model_class([f"{name}3"]) else "LlamaForCausalLMEagle3"
 
 
 def _load_fix(problem: str) -> str:
@@ -150,7 +162,12 @@ def _random(facts: Facts) -> Check:
             f"only a part of {_few(halves)} is in the checkpoint",
             "copy the checkpoint again",
         )
-    return ok("weights-random", f"all {len(model.parameters)} parameters are filled")
+    biases = [name for name in model.dropped if name.endswith(".bias") and not name.endswith("fc.bias")]
+    if biases:
+        return fault("weights-random", f"the checkpoint has {_few(biases)}, which {facts.release} drops: it builds none "
+                     "for this config", '"attention_bias" or "mlp_bias": true in the draft\'s config.json', "likely")
+    rest = f"; it takes no {_few(model.dropped)}" if model.dropped else ""
+    return ok("weights-random", f"all {len(model.parameters)} parameters are filled{rest}")
 
 
 def _half(name: str, given: tuple[str, ...]) -> bool:
@@ -193,8 +210,22 @@ def _norm_sizes(facts: Facts) -> Check:
         if "norm" in name and want and have and want != have:
             return fault("norm", f"{tensors[0]} is {list(have)}, {facts.release} builds {list(want)}",
                          "serve the draft with the config that it was trained with")
+        if "norm" in name and (wrong := _norm_values(facts, tensors)):
+            return wrong
     count = sum("norm" in name for name in facts.model.parameters)
     return ok("norm", f"{count} norms, each filled and of its size")
+
+
+def _norm_values(facts: Facts, tensors: tuple[str, ...]) -> Check | None:
+    """Norms are small enough to look into. Where 1 is added to a norm's weight, zeros are as it starts."""
+    said = {name: facts.weights.emptied(name) for name in tensors}
+    for name, state in said.items():
+        if state == "not finite":
+            return fault("non-finite", f"{name} holds infinities or NaN", "copy the checkpoint again, or export it from an earlier step")
+        if state == "zero" and name.endswith(".weight") and "GemmaRMSNorm" not in facts.model.text:
+            return fault("norm", f"{name} is zero throughout: whatever passes through it is lost",
+                         "copy the checkpoint again, or export it from the trained model")
+    return None
 
 
 def _few(names: tuple[str, ...] | list[str]) -> str:

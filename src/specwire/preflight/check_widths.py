@@ -10,6 +10,8 @@ from specwire.preflight.rule import EAGLE3
 def check(facts: Facts) -> list[Check]:
     if facts.kind != EAGLE3:
         return [skipped("fc-width", "the draft is no EAGLE-3 draft", needed=True)]
+    if facts.misnamed:
+        return [skipped("fc-width", "the draft's config names another class: draft-load")]
     if facts.fc is None:
         return [skipped("fc-width", f"no fc.weight in {facts.draft_dir}", needed=True)]
     if len(facts.fc) != 2:

@@ -21,6 +21,10 @@ INDEX = "model.safetensors.index.json"
 INDEX_LIMIT = 64 * 1024 * 1024
 VALUE_LIMIT = 16 * 1024 * 1024
 _CODES = {"I64": "q", "I32": "i", "U8": "B", "I8": "b", "BOOL": "B", "I16": "h"}
+# How the bits of floating-point numbers are read as whole ones, and those of the exponent.
+_EXPONENTS = {
+    "BF16": ("H", 0x7F80), "F16": ("H", 0x7C00), "F32": ("I", 0x7F800000), "F64": ("Q", 0x7FF0000000000000),
+}
 
 
 @dataclass(frozen=True)
@@ -46,16 +50,34 @@ class Checkpoint:
     def integers(self, name: str) -> array:
         """All values of a small integer or bool tensor, flat. SpecwireError when it is neither."""
         entry = self.tensors[name]
-        size = entry.stop - entry.start
-        file = next(file for file in self.files if file.tensors.get(name) is entry)
-        if entry.dtype not in _CODES or size > VALUE_LIMIT:
+        if entry.dtype not in _CODES or entry.stop - entry.start > VALUE_LIMIT:
             raise SpecwireError(
-                f"tensor {name!r} of {file.path} is {entry.dtype} {list(entry.shape)}: whole numbers, at most "
+                f"tensor {name!r} of {self._file(name).path} is {entry.dtype} {list(entry.shape)}: whole numbers, at most "
                 f"{VALUE_LIMIT:,} bytes, were expected. Save it as int64 or bool."
             )
-        with open(file.path, "rb") as data:
+        return self._values(name, _CODES[entry.dtype])
+
+    def emptied(self, name: str) -> str | None:
+        """That a floating-point tensor is "zero" in all its places or "not finite" in one; None when it is neither,
+        or is too large to be read."""
+        entry = self.tensors[name]
+        if entry.dtype not in _EXPONENTS or not 0 < entry.stop - entry.start <= VALUE_LIMIT:
+            return None
+        code, exponent = _EXPONENTS[entry.dtype]
+        values = self._values(name, code)
+        sign = 1 << 8 * values.itemsize - 1
+        if any(value & exponent == exponent for value in values):
+            return "not finite"
+        return None if any(value & ~sign for value in values) else "zero"
+
+    def _file(self, name: str) -> TensorFile:
+        return next(file for file in self.files if file.tensors.get(name) is self.tensors[name])
+
+    def _values(self, name: str, code: str) -> array:
+        entry = self.tensors[name]
+        with open(self._file(name).path, "rb") as data:
             data.seek(entry.start)
-            values = array(_CODES[entry.dtype], data.read(size))
+            values = array(code, data.read(entry.stop - entry.start))
         if sys.byteorder == "big":
             values.byteswap()
         return values

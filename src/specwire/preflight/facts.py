@@ -86,6 +86,13 @@ class Facts:
         return ALIASES.get(name, name)
 
     @property
+    def graphs(self) -> bool | None:
+        """Whether the launch leaves CUDA graphs on; None without a launch."""
+        if self.launch is None:
+            return None
+        return not (self.launch.get("disable-cuda-graph") or self.launch.get("device") == "cpu")
+
+    @property
     def kind(self) -> str | None:
         """EAGLE3 or EAGLE, by the draft's architecture, else by how many states `fc` takes; None when unclear."""
         name = str(self.draft["architectures"][0]).lower()
@@ -94,6 +101,12 @@ class Facts:
         if "eagle3" in name or self.weights.find("d2t") or ("eagle" in name and states >= 3):
             return EAGLE3
         return "EAGLE" if "eagle" in name and states == 2 else None
+
+    @property
+    def misnamed(self) -> bool:
+        """Whether the config names the class of an earlier EAGLE, and the tensors are an EAGLE-3 draft's."""
+        built = self.model.shape("fc.weight") if self.model else None
+        return self.kind == EAGLE3 and "eagle3" not in self.draft["architectures"][0].lower() and built not in (None, self.fc)
 
     @property
     def captured(self) -> tuple[int, ...] | None:

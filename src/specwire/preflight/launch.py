@@ -14,6 +14,8 @@ from specwire.preflight.options import Option, Options
 from specwire.preflight.shell import split_commands
 
 _ASSIGN = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.S)
+_FILE = re.compile(r"[\w./~@+-]+\.(pt|pth|bin|safetensors|json|jinja|ya?ml|txt|pem|crt|key)")
+_WRITTEN = re.compile("log|dump|trace|output|export|profile")
 _MODULE = ("sglang.launch_server", "sglang.srt.entrypoints.http_server")
 
 
@@ -47,6 +49,16 @@ class Launch:
         path = self._here(value)
         return path if path.is_dir() else None
 
+    def absent(self) -> dict[str, str]:
+        """Options that name a file to read which is not on this machine, and the file. One three folders deep may
+        be a hub's."""
+        return {
+            name: value
+            for name, value in self.values.items()
+            if isinstance(value, str) and _FILE.fullmatch(value) and not _WRITTEN.search(name)
+            and (value.count("/") < 2 or value[0] in "./~") and not self._here(value).exists()
+        }
+
     def _here(self, value: str) -> Path:
         path = Path(os.path.expanduser(value))
         return path if path.is_absolute() or self.folder is None else self.folder / path
@@ -73,7 +85,20 @@ def typed_launch(text: str, options: Options, source: str = "the launch command"
     before = commands[: commands.index(words)]
     environment = _assignments([word for command in before if command[0] == "export" for word in command[1:]])
     environment |= _assignments(words[:start])
-    return _launch(source, words[start:], environment, options)
+    return _launch(source, _served(words, start), environment, options)
+
+
+def _served(words: list[str], start: int) -> list[str]:
+    """The engine's own arguments. `sglang serve` may name the model first, and has --model-type for itself."""
+    own = words[start:]
+    if words[start - 1] != "serve":
+        return own
+    if own and not own[0].startswith("-"):
+        own.insert(0, "--model-path")
+    place = next((place for place, word in enumerate(own) if word.startswith("--model-type")), None)
+    if place is not None:
+        del own[place : place + 1 + ("=" not in own[place])]
+    return own
 
 
 def launch_file(path: Path, options: Options) -> Launch:
@@ -103,7 +128,7 @@ def process_launch(pid: int, options: Options) -> Launch:
             f"process {pid} is no SGLang launch ({shown}): give the pid of the python that was started, "
             "not of one of its workers."
         )
-    return _launch(f"process {pid}", words[_start(words) :], _environ(place), options, _folder(place))
+    return _launch(f"process {pid}", _served(words, _start(words)), _environ(place), options, _folder(place))
 
 
 def _environ(place: Path) -> dict[str, str]:
@@ -156,7 +181,7 @@ def _launch(
         name, equals, attached = word.partition("=")
         option = options.find(name, source)
         if option is None:
-            unknown.append(name)
+            unknown += [name] * ("$" not in name)
             continue
         values[option.name] = _value(option, name, attached if equals else None, rest, source)
     launch = Launch(source, tuple(words), options, values, environment, tuple(unknown), folder)
@@ -174,14 +199,17 @@ def _with_config_file(launch: Launch) -> Launch:
         ) from error
     pairs = [re.fullmatch(r"([\w-]+):\s*(.*?)\s*(?:#.*)?", line) for line in lines]
     values: dict[str, Any] = {}
+    unknown = list(launch.unknown)
     for pair in filter(None, pairs):
         option = launch.options.by_name.get(f"--{pair[1].replace('_', '-')}")
         text = pair[2].strip("'\"")
+        if option is None:
+            unknown.append(f"{pair[1]} (in {path.name})")
         if option is not None and option.kind == "flag":
             values[option.name] = text.lower() == "true"
         elif option is not None and text:
             values[option.name] = _value(option, f"--{pair[1]}", text, [], str(path))
-    return replace(launch, values=values | dict(launch.values))
+    return replace(launch, values=values | dict(launch.values), unknown=tuple(unknown))
 
 
 def _value(option: Option, name: str, attached: str | None, rest: list[str], source: str) -> Any:

@@ -7,11 +7,11 @@ without ids before the CUDA graphs are captured.
 from __future__ import annotations
 
 import ast
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from specwire.errors import SpecwireError
 from specwire.preflight.interpreter import execute
 from specwire.preflight.interpreter.machine import Frame, Machine
 from specwire.preflight.interpreter.modules import Module, Source
@@ -33,7 +33,8 @@ SETTER = "set_eagle3_layers_to_capture"
 class Plumbing:
     """`layer_ids` are what the setter is called with (None: its defaults); `use_aux` whether it is
     called at all. `reads_config` is False for releases that never look. `early` is where the setter is
-    called without ids before CUDA graphs are captured, though the configured call comes later."""
+    called without ids before CUDA graphs are captured, though the configured call comes later. `wrong` is what
+    stands where the ids should, if it is no list of whole numbers."""
 
     layer_ids: list[int] | None
     use_aux: bool
@@ -41,6 +42,7 @@ class Plumbing:
     where: str | None
     early: str | None
     problem: str | None = None
+    wrong: str | None = None
 
 
 def read_plumbing(source: Source, draft: Mapping[str, Any]) -> Plumbing:
@@ -63,7 +65,10 @@ def read_plumbing(source: Source, draft: Mapping[str, Any]) -> Plumbing:
         ids, use_aux = _evaluate(source, *reader, draft)
     except (Raised, NotUnderstood) as error:
         return Plumbing(None, True, True, where, early, f"{reader[0].where(reader[1])}: {error}")
-    return Plumbing(ids, use_aux, True, reader[0].where(reader[1]), early)
+    where = reader[0].where(reader[1])
+    if ids is None or (isinstance(ids, list) and all(type(one) is int for one in ids)):
+        return Plumbing(ids, use_aux, True, where, early)
+    return Plumbing(None, use_aux, True, where, early, wrong=json.dumps(ids)[:60])
 
 
 def _runner_modules(source: Source) -> Iterator[Module]:
@@ -115,7 +120,7 @@ def _reads_ids(node: ast.stmt) -> bool:
     )
 
 
-def _evaluate(source: Source, module: Module, node: ast.If, draft: dict[str, Any]) -> tuple[list[int] | None, bool]:
+def _evaluate(source: Source, module: Module, node: ast.If, draft: dict[str, Any]) -> tuple[Any, bool]:
     """Run that block on the draft's config: (ids, whether aux states are used)."""
     read = Thing(External("ModelConfig"), attrs={"hf_config": Config(dict(draft))})
     holder = Thing(External("holder"))
@@ -132,9 +137,4 @@ def _evaluate(source: Source, module: Module, node: ast.If, draft: dict[str, Any
     use = [value for name, value in found.items() if name.endswith("use_aux_hidden_state")]
     if len(ids) != 1 or not known(ids[0]):
         raise NotUnderstood("the layer ids were not found where they are read")
-    given = ids[0]
-    if given is not None and not (isinstance(given, list) and all(isinstance(one, (int, float)) for one in given)):
-        raise SpecwireError(
-            f"the draft's config.json gives {KEY} as {str(given)[:60]}: a list of whole numbers is needed"
-        )
     return ids[0], bool(use[0]) if use and known(use[0]) else True

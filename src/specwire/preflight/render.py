@@ -50,14 +50,18 @@ def _table(rows: list[dict[str, Any]]) -> str:
     cells = [("tree", "version", "ids", "captures", "trained?", "ids to write")]
     for row in rows:
         word = {True: "match", False: "MISMATCH", None: "unknown"}[row["matches"]]
+        word += " in graphs" * (row["matches"] is False and bool(row["graph_order"]))
+        word += " without graphs" * (row["matches"] is True and bool(row["graph_order"]))
         captured = _list(row["captured_boundaries"], "-")
         cells.append((
             _short(row["tree"]), row["version"] or "-", _list(row["layer_ids"], "default"), captured, word,
-            "as they are" if row["matches"] else _list(row["ids_to_write"], "none"),
+            "as they are" if row["layer_ids"] == row["ids_to_write"] else _list(row["ids_to_write"], "none"),
         ))
     widths = [max(len(line[column]) for line in cells) for column in range(len(cells[0]))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in cells]
-    problems = [_wrapped(f"{_short(row['tree'])}: ", row["problem"]) for row in rows if row["problem"]]
+    problems = [
+        _wrapped(f"{_short(row['tree'])}: ", row[key]) for row in rows for key in ("problem", "graph_order") if row[key]
+    ]
     return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:], *problems])
 
 

@@ -98,10 +98,24 @@ def draft_rule(source: Source, target: Mapping[str, Any], draft: Mapping[str, An
     """The tree's rule for a target and a draft, both given as config.json, ids read as the tree reads them."""
     plumbing = read_plumbing(source, draft)
     rule = captured_boundaries(source, target, plumbing.layer_ids)
+    if plumbing.wrong:
+        text = f"the draft's config.json gives {KEY} as {plumbing.wrong}, where {rule.release} expects a list of whole numbers"
+        return replace(rule, captured=None, problem=text, stops=True, text=text), plumbing
     if not plumbing.use_aux and plumbing.reads_config:
         text = "the draft's eagle_config has use_aux_hidden_state false: the target captures no layer"
         rule = replace(rule, captured=(), text=text)
     return rule, plumbing
+
+
+def graph_order(rule: Rule, plumbing: Plumbing) -> tuple[tuple[int, ...], str] | None:
+    """What verification hands on when it runs as a CUDA graph, and why, where that is not what the rule captures."""
+    default = rule.for_ids(None) if plumbing.early else None
+    if default is None or rule.captured is None or default.captured in (None, rule.captured):
+        return None
+    return default.captured, (
+        f"{plumbing.early} sets the default boundaries {list(default.captured)} before CUDA graphs are captured, and "
+        "the configured ones come after: with graphs on, verification hands on the defaults"
+    )
 
 
 def advice(rule: Rule, wanted: Sequence[int]) -> str:

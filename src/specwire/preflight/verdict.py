@@ -21,7 +21,7 @@ from specwire.preflight.interpreter.modules import Source
 from specwire.preflight.launch import Launch, launch_file, process_launch, typed_launch
 from specwire.preflight.options import read_options
 from specwire.preflight.outcome import CONFIDENCE, Check, fault, ok, skipped
-from specwire.preflight.rule import draft_rule
+from specwire.preflight.rule import draft_rule, graph_order
 from specwire.trees.tree import Tree
 
 SCHEMA = "specwire.preflight/1"
@@ -95,7 +95,7 @@ def _all_match(rows: list[dict[str, Any]]) -> Check:
     unknown = [row["version"] or row["tree"] for row in rows if row["matches"] is None]
     if wrong:
         return fault("release-drift", f"{', '.join(wrong)} would not capture what the draft was trained on",
-                     "write for each release the ids of the table's last column")
+                     "write for each release the ids of the table's last column; --disable-cuda-graph where graphs are spoken of")
     if unknown:
         return skipped("release-drift", f"whether {', '.join(unknown)} would match is not known", needed=True)
     return ok("release-drift", f"all {len(rows)} trees capture what the draft was trained on")
@@ -116,6 +116,9 @@ def _row(facts: Facts, tree: Tree) -> dict[str, Any]:
     if facts.trained is not None and rule.understood and not plumbing.problem:
         same = rule.captured == facts.trained and rule.problem is None
         matches = True if same else None if facts.assumed else False
+    handed, said = graph_order(rule, plumbing) or (facts.trained, None)
+    if matches and facts.graphs and handed != facts.trained:
+        matches = None if facts.assumed else False
     return {
         "tree": tree.named,
         "version": tree.version,
@@ -125,6 +128,7 @@ def _row(facts: Facts, tree: Tree) -> dict[str, Any]:
         "rule": rule.text,
         "where": rule.where,
         "problem": plumbing.problem or rule.problem,
+        "graph_order": said if handed != facts.trained and facts.graphs is not False else None,
         "ids_to_write": rule.ids_for(facts.trained) if facts.trained and not facts.assumed else None,
     }
 
