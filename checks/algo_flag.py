@@ -6,7 +6,8 @@ Fix: start the engine with `--speculative-algorithm EAGLE3`.
 """
 
 from specwire.diagnosis.case import Case
-from specwire.diagnosis.evidence import Cause, Evidence
+from specwire.diagnosis.evidence import Evidence
+from specwire.diagnosis.finding import Cause
 from specwire.diagnosis.fits import is_final
 from specwire.diagnosis.hints import told_in_vain
 

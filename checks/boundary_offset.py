@@ -6,7 +6,8 @@ Fix: write the ids that this release turns into the trained boundaries.
 """
 
 from specwire.diagnosis.case import Case
-from specwire.diagnosis.evidence import Cause, Evidence
+from specwire.diagnosis.evidence import Evidence
+from specwire.diagnosis.finding import Cause
 from specwire.diagnosis.hints import asked_for, layer_ids_fix, listed, usual_defaults
 
 

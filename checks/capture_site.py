@@ -7,7 +7,8 @@ Fix: record after they have been added, or train on states recorded at the same 
 """
 
 from specwire.diagnosis.case import Case
-from specwire.diagnosis.evidence import Cause, Evidence
+from specwire.diagnosis.evidence import Evidence
+from specwire.diagnosis.finding import Cause
 from specwire.diagnosis.hints import listed
 
 

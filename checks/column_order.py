@@ -6,7 +6,8 @@ Fix: put one slot behind the other, each with its columns in the target's order.
 """
 
 from specwire.diagnosis.case import Case
-from specwire.diagnosis.evidence import Cause, Evidence
+from specwire.diagnosis.evidence import Evidence
+from specwire.diagnosis.finding import Cause
 
 
 def check(evidence: Evidence) -> Cause | None:

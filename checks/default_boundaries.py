@@ -7,7 +7,8 @@ Fix: write the ids where this release reads them.
 """
 
 from specwire.diagnosis.case import Case
-from specwire.diagnosis.evidence import Cause, Evidence
+from specwire.diagnosis.evidence import Evidence
+from specwire.diagnosis.finding import Cause
 from specwire.diagnosis.hints import asked_for, layer_ids_fix, listed, usual_defaults
 
 

@@ -6,7 +6,8 @@ Fix: one dtype for both models and for every buffer between them.
 """
 
 from specwire.diagnosis.case import Case
-from specwire.diagnosis.evidence import Cause, Evidence
+from specwire.diagnosis.evidence import Evidence
+from specwire.diagnosis.finding import Cause
 from specwire.diagnosis.hints import static_cause
 
 EIGHT = ("float8_e4m3fn", "float8_e5m2")

@@ -6,7 +6,8 @@ Fix: export both, or let the draft share the target's as it did in training.
 """
 
 from specwire.diagnosis.case import Case
-from specwire.diagnosis.evidence import Cause, Evidence, NotSeen
+from specwire.diagnosis.evidence import Evidence
+from specwire.diagnosis.finding import Cause, NotSeen
 from specwire.diagnosis.hints import static_cause
 
 CLOSE = 0.02  # two honest tables of one token differ by rounding at most

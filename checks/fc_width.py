@@ -6,7 +6,8 @@ Fix: use the draft that was trained for this target.
 """
 
 from specwire.diagnosis.case import Case
-from specwire.diagnosis.evidence import Cause, Evidence, NotSeen
+from specwire.diagnosis.evidence import Evidence
+from specwire.diagnosis.finding import Cause, NotSeen
 from specwire.diagnosis.hints import static_cause
 from specwire.diagnosis.shards import sharded
 

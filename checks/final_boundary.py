@@ -8,7 +8,8 @@ Fix: capture after the loop, before the final norm.
 
 from specwire.diagnosis.alterations import one_slot
 from specwire.diagnosis.case import Case
-from specwire.diagnosis.evidence import Cause, Evidence, NotSeen
+from specwire.diagnosis.evidence import Evidence
+from specwire.diagnosis.finding import Cause, NotSeen
 from specwire.diagnosis.fits import is_final
 from specwire.diagnosis.hints import listed
 

@@ -6,7 +6,8 @@ Fix: build the golden again, from the model or from sound data.
 """
 
 from specwire.diagnosis.case import Case
-from specwire.diagnosis.evidence import Cause, Evidence
+from specwire.diagnosis.evidence import Evidence
+from specwire.diagnosis.finding import Cause
 
 FIX = "build the golden again (specwire golden build), and look at what wrote the data that this one was made of"
 

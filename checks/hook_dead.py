@@ -6,7 +6,8 @@ Fix: use a release, or a model class, that collects the states for this architec
 """
 
 from specwire.diagnosis.case import Case
-from specwire.diagnosis.evidence import Cause, Evidence
+from specwire.diagnosis.evidence import Evidence
+from specwire.diagnosis.finding import Cause
 from specwire.diagnosis.hints import listed, told_in_vain
 
 

@@ -7,7 +7,8 @@ Fix: give the draft its own cache and its own attention settings.
 """
 
 from specwire.diagnosis.case import Case
-from specwire.diagnosis.evidence import Cause, Evidence
+from specwire.diagnosis.evidence import Evidence
+from specwire.diagnosis.finding import Cause
 from specwire.diagnosis.fits import off_from
 from specwire.diagnosis.hints import static_cause
 

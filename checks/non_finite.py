@@ -8,7 +8,8 @@ Fix: find the first layer that is not finite; serve in the dtype of the checkpoi
 
 from specwire.diagnosis.alterations import one_row
 from specwire.diagnosis.case import Case
-from specwire.diagnosis.evidence import Cause, Evidence
+from specwire.diagnosis.evidence import Evidence
+from specwire.diagnosis.finding import Cause
 
 
 def check(evidence: Evidence) -> Cause | None:

@@ -8,7 +8,8 @@ Fix: hand on the states as they were in training, before the norm.
 
 from specwire.diagnosis.alterations import one_slot
 from specwire.diagnosis.case import Case
-from specwire.diagnosis.evidence import Cause, Evidence, NotSeen
+from specwire.diagnosis.evidence import Evidence
+from specwire.diagnosis.finding import Cause, NotSeen
 from specwire.diagnosis.fits import is_final, normed
 from specwire.diagnosis.hints import static_cause
 

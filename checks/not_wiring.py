@@ -6,7 +6,8 @@ Fix: look at the data, the training and the workload; the wiring is not it.
 """
 
 from specwire.diagnosis.case import Case
-from specwire.diagnosis.evidence import Cause, Evidence, Skipped
+from specwire.diagnosis.evidence import Evidence
+from specwire.diagnosis.finding import Cause, Skipped
 
 LOW = 1.8
 

@@ -6,7 +6,8 @@ Fix: make the buffer as wide as the concat, and transfer what a single node woul
 """
 
 from specwire.diagnosis.case import Case
-from specwire.diagnosis.evidence import Cause, Evidence
+from specwire.diagnosis.evidence import Evidence
+from specwire.diagnosis.finding import Cause
 
 
 def check(evidence: Evidence) -> Cause | None:

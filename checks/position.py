@@ -7,7 +7,8 @@ Fix: give the draft the target's positions, row by row.
 """
 
 from specwire.diagnosis.case import Case
-from specwire.diagnosis.evidence import Cause, Evidence
+from specwire.diagnosis.evidence import Evidence
+from specwire.diagnosis.finding import Cause
 
 
 def check(evidence: Evidence) -> Cause | None:

@@ -8,7 +8,8 @@ Fix: rotate the states back for the draft, or use a draft that was trained with 
 
 from specwire.diagnosis.alterations import rotated, stranger
 from specwire.diagnosis.case import Case
-from specwire.diagnosis.evidence import Cause, Evidence
+from specwire.diagnosis.evidence import Evidence
+from specwire.diagnosis.finding import Cause
 from specwire.diagnosis.fits import rotated_basis
 
 

@@ -6,7 +6,8 @@ Fix: read them after the reduce, or do the reduce on a copy.
 """
 
 from specwire.diagnosis.case import Case
-from specwire.diagnosis.evidence import Cause, Evidence
+from specwire.diagnosis.evidence import Evidence
+from specwire.diagnosis.finding import Cause
 from specwire.diagnosis.fits import sum_over_ranks
 
 

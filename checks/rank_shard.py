@@ -6,7 +6,8 @@ Fix: gather the states over the ranks before the draft.
 """
 
 from specwire.diagnosis.case import Case
-from specwire.diagnosis.evidence import Cause, Evidence
+from specwire.diagnosis.evidence import Evidence
+from specwire.diagnosis.finding import Cause
 from specwire.diagnosis.shards import sharded
 
 FIX = "gather the states over the ranks (all-gather) before they are handed to the draft"

@@ -6,7 +6,8 @@ Fix: run the draft with the rotary settings it was trained with.
 """
 
 from specwire.diagnosis.case import Case
-from specwire.diagnosis.evidence import Cause, Evidence
+from specwire.diagnosis.evidence import Evidence
+from specwire.diagnosis.finding import Cause
 from specwire.diagnosis.fits import off_from
 from specwire.diagnosis.hints import static_cause
 

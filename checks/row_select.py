@@ -9,7 +9,8 @@ from collections import Counter
 
 from specwire.diagnosis.alterations import one_row
 from specwire.diagnosis.case import Case
-from specwire.diagnosis.evidence import Cause, Evidence
+from specwire.diagnosis.evidence import Evidence
+from specwire.diagnosis.finding import Cause
 from specwire.diagnosis.shards import sharded
 
 FIX = "gather the states by the index that the token ids were gathered by (accepted tokens, cached prefix)"

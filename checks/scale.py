@@ -6,7 +6,8 @@ Fix: hand on the states as training had them, without the factor.
 """
 
 from specwire.diagnosis.case import Case
-from specwire.diagnosis.evidence import Cause, Evidence
+from specwire.diagnosis.evidence import Evidence
+from specwire.diagnosis.finding import Cause
 
 
 def check(evidence: Evidence) -> Cause | None:

@@ -7,7 +7,8 @@ Fix: copy the states when they are collected; set the layers before graphs are c
 
 from specwire.diagnosis.alterations import one_slot
 from specwire.diagnosis.case import Case
-from specwire.diagnosis.evidence import Cause, Evidence
+from specwire.diagnosis.evidence import Evidence
+from specwire.diagnosis.finding import Cause
 from specwire.diagnosis.fits import repeated_rows
 from specwire.diagnosis.hints import listed
 

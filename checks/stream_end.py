@@ -6,7 +6,8 @@ Fix: name the target that was served; then look at where the states are read.
 """
 
 from specwire.diagnosis.case import Case
-from specwire.diagnosis.evidence import Cause, Evidence, Skipped
+from specwire.diagnosis.evidence import Evidence
+from specwire.diagnosis.finding import Cause, Skipped
 
 
 def check(evidence: Evidence) -> Cause | Skipped | None:

@@ -6,7 +6,8 @@ Fix: pair state t with token t + 1, once: in the engine, or in the data, not in 
 """
 
 from specwire.diagnosis.case import Case
-from specwire.diagnosis.evidence import Cause, Evidence
+from specwire.diagnosis.evidence import Evidence
+from specwire.diagnosis.finding import Cause
 
 SHIFTS = (1, -1, 2, -2)
 

@@ -6,7 +6,8 @@ Fix: export the draft with the map it was trained with.
 """
 
 from specwire.diagnosis.case import Case
-from specwire.diagnosis.evidence import Cause, Evidence
+from specwire.diagnosis.evidence import Evidence
+from specwire.diagnosis.finding import Cause
 from specwire.diagnosis.hints import static_cause
 
 FIX = "export the draft with the d2t and t2d that it was trained with, and see that the engine loads them"

@@ -8,7 +8,8 @@ Fix: export the draft under the names that this release loads.
 from math import isfinite
 
 from specwire.diagnosis.case import Case
-from specwire.diagnosis.evidence import Cause, Evidence, Skipped
+from specwire.diagnosis.evidence import Evidence
+from specwire.diagnosis.finding import Cause, Skipped
 from specwire.diagnosis.hints import static_cause
 
 FIX = "compare the checkpoint's tensor names with those the engine loads, and its path with the one you mean"

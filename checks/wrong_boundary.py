@@ -6,7 +6,8 @@ Fix: correct that slot's layer id.
 """
 
 from specwire.diagnosis.case import Case
-from specwire.diagnosis.evidence import Cause, Evidence
+from specwire.diagnosis.evidence import Evidence
+from specwire.diagnosis.finding import Cause
 from specwire.diagnosis.hints import layer_ids_fix, listed
 
 

@@ -7,7 +7,8 @@ Fix: serve the target that the draft was trained for, or train the draft for thi
 
 from specwire.diagnosis.alterations import one_row, one_slot, stranger
 from specwire.diagnosis.case import Case
-from specwire.diagnosis.evidence import Cause, Evidence
+from specwire.diagnosis.evidence import Evidence
+from specwire.diagnosis.finding import Cause
 from specwire.diagnosis.sides import target_sites
 from specwire.model_files import language_part
 

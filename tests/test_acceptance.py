@@ -15,7 +15,7 @@ from specwire.diagnosis import check
 from specwire.diagnosis.acceptance import Share, acceptance, described, of_capture
 from specwire.diagnosis.case import Case, evidence_of
 from specwire.diagnosis.context import make_context
-from specwire.diagnosis.evidence import Cause
+from specwire.diagnosis.finding import Cause
 from specwire.diagnosis.transcript import Cycle, Spoken, Transcript, transcript
 
 STATES = torch.zeros(1, 4)

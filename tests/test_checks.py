@@ -9,7 +9,7 @@ import torch
 
 from specwire.diagnosis.case import Case, evidence_of
 from specwire.diagnosis.check import documented, examine
-from specwire.diagnosis.evidence import Cause
+from specwire.diagnosis.finding import Cause
 from specwire.registry import modules
 
 torch.set_num_threads(1)  # tiny tensors: more threads only wait for each other

@@ -7,7 +7,8 @@ from typing import Any
 from specwire.capture import Capture
 from specwire.diagnosis.context import Context
 from specwire.diagnosis.document import number
-from specwire.diagnosis.evidence import Evidence, NotSeen
+from specwire.diagnosis.evidence import Evidence
+from specwire.diagnosis.finding import NotSeen
 from specwire.diagnosis.self_check import DOES_NOT, PROVES, Subject
 from specwire.diagnosis.transcript import transcript
 from specwire.errors import SpecwireError

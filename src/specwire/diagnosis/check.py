@@ -16,7 +16,8 @@ from specwire.diagnosis.alone import reasons as alone_reasons
 from specwire.diagnosis.compare import between_repeats, one_thread
 from specwire.diagnosis.context import Context
 from specwire.diagnosis.document import distances, number, rows, slot_document
-from specwire.diagnosis.evidence import Cause, Evidence, NotSeen, Skipped
+from specwire.diagnosis.evidence import Evidence
+from specwire.diagnosis.finding import Cause, NotSeen, Skipped
 from specwire.diagnosis.gather import gather
 from specwire.diagnosis.judge import Slot, judge, missing_rows
 from specwire.diagnosis.sides import target_sites

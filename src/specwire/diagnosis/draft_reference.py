@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from specwire.diagnosis.evidence import NotSeen
+from specwire.diagnosis.finding import NotSeen
 from specwire.model_files import draft_window, rope_theta
 from specwire.tensorfile import TensorFile
 

@@ -12,14 +12,17 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from specwire.capture import Event
+from specwire.diagnosis.distance import relative
 from specwire.diagnosis.draft_reference import Reference, Variant
-from specwire.diagnosis.evidence import Evidence, NotSeen, relative
+from specwire.diagnosis.finding import NotSeen
 from specwire.diagnosis.noise import ROUNDOFF
 from specwire.model_files import language_part, rope_theta
 from specwire.tensorfile import TensorFile
 
 if TYPE_CHECKING:
     import torch
+
+    from specwire.diagnosis.evidence import Evidence
 
 PREFILLS, TOKENS = 4, 256
 UNLIKE_THE_CHECKPOINT = (

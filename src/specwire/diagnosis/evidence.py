@@ -11,6 +11,8 @@ from specwire.capture import Capture, Event
 from specwire.diagnosis.align import Alignment, Piece, knows
 from specwire.diagnosis.compare import Comparison
 from specwire.diagnosis.context import Context
+from specwire.diagnosis.distance import relative
+from specwire.diagnosis.finding import NotSeen
 from specwire.diagnosis.noise import Floor, floor
 from specwire.goldens.golden import Golden
 from specwire.goldens.log import LogGolden
@@ -23,33 +25,6 @@ if TYPE_CHECKING:
     from specwire.diagnosis.draft_side import DraftSide
     from specwire.diagnosis.self_check import SelfCheck
     from specwire.diagnosis.transcript import Transcript
-
-
-@dataclass(frozen=True)
-class Cause:
-    """A named fault. `steps` counts what had to be assumed: of two causes that both fit, the one with fewer
-    is first.
-
-    A `last_resort` says that nothing known explains the numbers, and is dropped when something does.
-    """
-
-    confidence: str
-    evidence: str
-    fix: str
-    steps: int = 1
-    last_resort: bool = False
-    id: str = ""
-
-
-@dataclass(frozen=True)
-class Skipped:
-    """A check that could not look, and what it would have needed. Never a pass."""
-
-    why: str
-
-
-class NotSeen(Exception):
-    """A check asked for rows, and there are none to look at: the check is skipped, never passed."""
 
 
 @dataclass(frozen=True)
@@ -312,19 +287,6 @@ class Evidence:
     @property
     def tokens(self) -> list[int]:
         return [self.golden.prompts[prompt].token_ids[position] for prompt, position in self.seen.places]
-
-
-def relative(states: torch.Tensor, wanted: torch.Tensor) -> list[float]:
-    """Relative L2 of each row, summed in float64."""
-    a, b = states.double(), wanted.double()
-    return ((a - b).norm(dim=-1) / b.norm(dim=-1).clamp_min(1e-300)).tolist()
-
-
-def angle(states: torch.Tensor, wanted: torch.Tensor) -> float:
-    """The median row's cosine."""
-    import torch
-
-    return torch.nn.functional.cosine_similarity(states.double(), wanted.double(), dim=-1).median().item()
 
 
 def _golden_rows(golden: Golden, name: str, where: Sequence[tuple[int, int]], shift: int) -> torch.Tensor:

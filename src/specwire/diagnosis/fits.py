@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from specwire.diagnosis.evidence import Evidence, angle, relative
+from specwire.diagnosis.distance import angle, relative
+from specwire.diagnosis.evidence import Evidence
 
 if TYPE_CHECKING:
     import torch

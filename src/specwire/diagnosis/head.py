@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from specwire.diagnosis.evidence import NotSeen
+from specwire.diagnosis.finding import NotSeen
 from specwire.errors import SpecwireError
 from specwire.model_files import text_config
 from specwire.tensorfile import TensorFile

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from specwire.diagnosis.evidence import Cause
+from specwire.diagnosis.finding import Cause
 
 if TYPE_CHECKING:
     from specwire.diagnosis.evidence import Evidence

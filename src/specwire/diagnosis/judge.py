@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from specwire.diagnosis.align import Piece, gaps
-from specwire.diagnosis.evidence import Evidence, relative
+from specwire.diagnosis.distance import relative
+from specwire.diagnosis.evidence import Evidence
 
 # A second boundary this much further off than the nearest can be told from it.
 APART = 1.2

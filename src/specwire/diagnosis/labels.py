@@ -9,9 +9,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from specwire.diagnosis.evidence import Evidence, Skipped
+from specwire.diagnosis.evidence import Evidence
+from specwire.diagnosis.finding import Skipped
 from specwire.goldens.golden import Golden
-from specwire.goldens.labels import TRUE_LIST, not_known, other_reading, same_as_assumed, wrong_labels
+from specwire.goldens.labels import (
+    TRUE_LIST,
+    not_known,
+    other_reading,
+    same_as_assumed,
+    wrong_labels,
+)
 
 # What names a difference of layers.
 LAYERS = ("default-boundaries", "embedding-slot", "final-boundary", "slot-order", "boundary-offset", "wrong-boundary")

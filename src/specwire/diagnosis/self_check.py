@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from specwire.capture import Event
-from specwire.diagnosis.evidence import NotSeen
+from specwire.diagnosis.finding import NotSeen
 from specwire.diagnosis.head import Head
 from specwire.diagnosis.noise import ROUNDOFF
 from specwire.diagnosis.transcript import Forward, Row, Transcript

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from specwire.capture import Event
 from specwire.diagnosis.align import knows
-from specwire.diagnosis.evidence import Evidence, relative
+from specwire.diagnosis.distance import relative
+from specwire.diagnosis.evidence import Evidence
 
 if TYPE_CHECKING:
     import torch

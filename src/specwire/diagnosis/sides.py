@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from specwire.capture import Event
 from specwire.diagnosis.align import Piece, align
-from specwire.diagnosis.evidence import Evidence, relative
+from specwire.diagnosis.distance import relative
+from specwire.diagnosis.evidence import Evidence
 from specwire.diagnosis.noise import floor
 
 SITES = ("embedding-capture", "hidden-state-dump", "layer-capture", "concat-full")

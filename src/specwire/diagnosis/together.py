@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from types import ModuleType
 
+from specwire.diagnosis.evidence import Evidence
+from specwire.diagnosis.finding import Cause, NotSeen
 from specwire.diagnosis.labels import LAYERS
-from specwire.diagnosis.evidence import Cause, Evidence, NotSeen
 from specwire.goldens.golden import Golden
 
 # What names a thing done to rows of the right layers.
