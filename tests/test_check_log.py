@@ -11,7 +11,8 @@ from captures import make_golden, make_states
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from specwire.diagnosis.case import PROMPTS, Case, World, concat, evidence_of, heard
+from specwire.diagnosis.case import Case, concat, evidence_of
+from specwire.diagnosis.case_world import PROMPTS, World, heard
 from specwire.diagnosis.log_check import check_log
 from specwire.diagnosis.logs import read_log
 from specwire.errors import SpecwireError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from specwire.diagnosis.case import HIDDEN, TRAINED, World, states_of
+from specwire.diagnosis.case_world import HIDDEN, TRAINED, World, states_of
 
 if TYPE_CHECKING:
     import torch

@@ -1,13 +1,7 @@
-"""Make-believe systems for the checks' own cases: a small target's states, and what a faulty engine would
-record.
-
-The states behave as a transformer's do: every layer adds a little to the stream, a token's embedding is the
-same wherever it stands, and later boundaries lie near their neighbours.
-"""
+"""Make-believe systems for the checks' own cases: what a faulty engine would record of a small target."""
 
 from __future__ import annotations
 
-import functools
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from specwire.capture import open_capture
 from specwire.capture_write import write_event, write_prefill
-from specwire.diagnosis.case_said import SEQUENCE
+from specwire.diagnosis.case_draft import write_draft_run
+from specwire.diagnosis.case_said import write_said
+from specwire.diagnosis.case_world import LAYERS, NOISE, PROMPTS, SEQUENCE, TRAINED, World, heard, states_of
 from specwire.diagnosis.context import Context, make_context
 from specwire.diagnosis.evidence import Evidence
 from specwire.diagnosis.gather import gather
@@ -26,15 +22,6 @@ from specwire.tensorfile import write_tensors
 
 if TYPE_CHECKING:
     import torch
-
-LAYERS, HIDDEN, VOCABULARY = 12, 32, 64
-PROMPTS = (
-    (20, 21, 22, 23, 24, 25, 26, 27),
-    (30, 21, 31, 23, 30),
-    (40, 41, 42, 43, 44, 45, 46, 47, 48, 49, 50, 51, 20),
-)
-TRAINED = (3, 7, 10)
-NOISE = {"float32": 3e-7, "bfloat16": 2.5e-3}
 
 
 @dataclass(frozen=True)
@@ -68,33 +55,6 @@ class Case:
     context: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class World:
-    """A target's states for one prompt; a name such as "final_norm" or "branch.3" gives another tensor."""
-
-    prompt: int
-    states: Mapping[int | str, torch.Tensor]
-
-    @property
-    def tokens(self) -> Sequence[int]:
-        return PROMPTS[self.prompt]
-
-    def joined(self, *names: int | str) -> torch.Tensor:
-        """Several tensors side by side."""
-        import torch
-
-        return torch.cat([self.states[name] for name in names], dim=-1)
-
-    def earlier(self, prompt: int, like: torch.Tensor) -> torch.Tensor:
-        """The trained concat of another prompt, as the engine computed it then."""
-        import torch
-
-        return torch.cat([heard(prompt, NOISE["float32"])[k] for k in TRAINED], dim=-1).to(like.dtype)
-
-    def __getitem__(self, what: int | str) -> torch.Tensor:
-        return self.states[what]
-
-
 def evidence_of(case: Case, folder: Path) -> Evidence:
     """Write the case's golden and capture into `folder` and gather the evidence from these files."""
     golden, capture = folder / "golden.safetensors", folder / "capture"
@@ -105,8 +65,6 @@ def evidence_of(case: Case, folder: Path) -> Evidence:
             positions = case.positions(ids) if case.positions else range(len(ids))
             states = concat(case, world, rank)
             if case.draft_run is not None:
-                from specwire.diagnosis.case_draft import write_draft_run
-
                 write_draft_run(folder, capture, rank, prompt, ids, states, case.draft_run)
                 continue
             write_prefill(capture, rank, case.ranks, SEQUENCE * prompt + 1, ids, states, case.id_shift, positions)
@@ -120,8 +78,6 @@ def evidence_of(case: Case, folder: Path) -> Evidence:
                 **case.forward_end,
             )
     if case.said is not None:
-        from specwire.diagnosis.case_said import write_said
-
         worlds = [World(prompt, heard(prompt, NOISE[case.dtype])) for prompt in range(len(PROMPTS))]
         write_said(folder, capture, worlds, case.ranks, case.dtype, LAYERS, case.said)
     return gather(open_golden(golden), open_capture(capture), context_of(case, folder))
@@ -187,41 +143,3 @@ def write_case_golden(path: Path, case: Case) -> None:
         source="case",
         noise=noise,
     )
-
-
-@functools.cache
-def heard(prompt: int, level: float) -> dict[int | str, torch.Tensor]:
-    """A prompt's states as an engine computes them: as noisy as the golden says that its precision is."""
-    import torch
-
-    random = torch.Generator().manual_seed(prompt)
-    return {
-        what: state
-        + level * state.square().mean(-1, keepdim=True).sqrt() * torch.randn(state.shape, generator=random)
-        for what, state in states_of(seed=0)[prompt].items()
-    }
-
-
-@functools.cache
-def states_of(seed: int) -> tuple[dict[int | str, torch.Tensor], ...]:
-    import torch
-
-    random = torch.Generator().manual_seed(seed)
-
-    def normal(*shape: int) -> torch.Tensor:
-        return torch.randn(*shape, generator=random)
-
-    table, weight = normal(VOCABULARY, HIDDEN), 1 + 0.5 * normal(HIDDEN)
-    found = []
-    for ids in PROMPTS:
-        stream = table[torch.tensor(ids)]
-        states: dict[int | str, torch.Tensor] = {0: stream}
-        for k in range(1, LAYERS + 1):
-            residual = stream + 0.25 * normal(*stream.shape)
-            branch = 0.25 * normal(*stream.shape)
-            stream = residual + branch
-            states |= {k: stream, f"residual.{k}": residual, f"branch.{k}": branch}
-        states["final_norm"] = stream / stream.square().mean(-1, keepdim=True).sqrt() * weight
-        states["norm_weight"] = weight
-        found.append(states)
-    return tuple(found)

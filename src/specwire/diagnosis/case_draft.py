@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specwire.capture_write import write_event
-from specwire.diagnosis.case import HIDDEN, LAYERS, TRAINED, VOCABULARY
+from specwire.diagnosis.case_world import HIDDEN, LAYERS, TRAINED, VOCABULARY
 from specwire.diagnosis.draft_reference import Reference
 from specwire.model_files import checkpoint
 from specwire.tensorfile import write_tensors

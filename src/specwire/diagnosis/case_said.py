@@ -15,15 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 from specwire.answers import Answer, Answers, write_answers
 from specwire.capture_write import write_event
+from specwire.diagnosis.case_world import SEQUENCE, VOCABULARY, World
 from specwire.tensorfile import write_tensors
 
 if TYPE_CHECKING:
     import torch
 
-    from specwire.diagnosis.case import World
-
 EPS = 1e-6
-SEQUENCE = 10  # between the numbers of two prompts' events; the draft's input comes after the forward's end
 
 
 def write_said(
@@ -33,8 +31,8 @@ def write_said(
     import torch
 
     weight = worlds[0]["norm_weight"]
-    vocabulary, hidden = 64, len(weight)
-    served = 3 * torch.randn(vocabulary, hidden, generator=torch.Generator().manual_seed(9)) / hidden**0.5
+    hidden = len(weight)
+    served = 3 * torch.randn(VOCABULARY, hidden, generator=torch.Generator().manual_seed(9)) / hidden**0.5
     saved = served.flip(0) if said.get("head") == "random" else served
     _write_target(folder / "target", layers, {"lm_head.weight": saved, "model.norm.weight": weight})
     answers = []
