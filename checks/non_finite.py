@@ -2,19 +2,19 @@
 
 Symptom: acceptance length 1, or every drafted token accepted; text of one repeated symbol.
 Cause: an overflow (float16 served where bfloat16 was trained), a kernel without its arguments, a buffer never
-filled.
-Fix: find the first layer that is not finite; serve in the dtype of the checkpoint.
+filled, a weight of the draft that is NaN.
+Fix: find the first layer that is not finite; serve in the dtype of the checkpoint; export the draft again.
 """
 
 from specwire.diagnosis.alterations import one_row
 from specwire.diagnosis.case import Case
 from specwire.diagnosis.evidence import Evidence
-from specwire.diagnosis.finding import Cause
+from specwire.diagnosis.finding import Cause, NotSeen
 
 
 def check(evidence: Evidence) -> Cause | None:
     if not (bad := evidence.not_finite):
-        return None
+        return _on_the_draft_s_side(evidence)
     rank, row, slot = bad[0]
     prompt, position = evidence.seen.places[row]
     half = ", bfloat16 rather than float16" if evidence.dtype == "float16" else ""
@@ -28,9 +28,25 @@ def check(evidence: Evidence) -> Cause | None:
     )
 
 
+def _on_the_draft_s_side(evidence: Evidence) -> Cause | None:
+    try:
+        found = evidence.draft.not_finite
+    except NotSeen:
+        return None
+    if found is None:
+        return None
+    return Cause("certain", f"the states that reach the draft are finite; {found}",
+                 "export the draft again from a sound checkpoint; if its tensors are sound, serve it in their dtype", steps=0)
+
+
 CAUGHT = [
+    Case("NaN in a weight of the draft's layer", draft_run={"nan": "midlayer.mlp.up_proj.weight"}),
+    Case("NaN in fc", draft_run={"nan": "fc.weight"}),
+    Case("NaN in the draft's head", draft_run={"nan": "lm_head.weight"}),
+    Case("NaN in a norm", draft_run={"nan": "midlayer.hidden_norm.weight"}),
+    Case("NaN that the draft makes of sound weights", draft_run={"nan": "its layer"}),
     Case("one NaN", alter=one_row(2, lambda row: row * float("nan"))),
     Case("overflow in float16", alter=lambda states, world: (states * 1e5).half()),
     Case("on one rank only", ranks=2, per_rank=lambda rank, states, world: states / (1 - rank)),
 ]
-CLEAN = [Case("as trained"), Case("large but finite", alter=lambda states, world: states * 1e5)]
+CLEAN = [Case("as trained"), Case("a sound draft", draft_run={}), Case("large but finite", alter=lambda states, world: states * 1e5)]

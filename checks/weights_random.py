@@ -20,6 +20,8 @@ def check(evidence: Evidence) -> Cause | Skipped | None:
         return found
     draft = evidence.draft
     if draft.fc_run is None:
+        if not isfinite(draft.fc_errors["as configured"]):
+            return Skipped("the draft's states are not finite")
         return Cause(
             "certain",
             "the output of fc is not what the checkpoint's fc.weight makes of its input: off by "

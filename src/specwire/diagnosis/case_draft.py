@@ -3,7 +3,8 @@ rightly or not.
 
 How it is run: `theta` and `window` change the layer, `own_window` is its config's window; `fc`, `layer`, `head`
 and `embed` may be "random" (the engine's are not the checkpoint's), `names` "unknown" (the MLP's, in the checkpoint),
-`unmapped` leaves d2t out, `norms` and `bias`
+`nan` names the
+tensor of the checkpoint that holds one, or "its layer", which then comes of sound ones; `unmapped` leaves d2t out, `norms` and `bias`
 are "there" (before fc, and its own) or "skipped" (there, and not applied), `output` is "normed" where the config
 does not say so, or "bare" where it says normed.
 """
@@ -65,6 +66,9 @@ def write_draft_run(
     )
     mapped, unmapped = served.choose(last, -1, 0.0)
     last = served.hidden_out(last, run.get("output") == "normed")  # "bare" leaves out the norm of its config
+    if bad := run.get("nan"):
+        projected = projected * float("nan") if bad == "fc.weight" else projected
+        last = last if bad == "lm_head.weight" else last * float("nan")
     about = {"world_size": 1}
     batch = {
         "token_ids": torch.tensor(tokens),
@@ -120,6 +124,9 @@ def _models(folder: Path, run: Mapping[str, Any]) -> Reference:
     weights = _weights("norms" in run, "bias" in run)
     here = "feed_forward" if run.get("names") == "unknown" else "mlp"
     own = {name.replace(".mlp.", f".{here}."): tensor for name, tensor in weights.items()}
+    if run.get("nan") in own:
+        own[run["nan"]] = own[run["nan"]].clone()
+        own[run["nan"]][3] = float("nan")
     write_tensors(folder / "draft" / "model.safetensors", own, {})
     random = {"fc": "fc.weight", "layer": "midlayer.mlp.up_proj.weight", "head": "lm_head.weight"}
     changed = {random[part]: weights[random[part]].flip(0) for part in random if run.get(part) == "random"}

@@ -43,6 +43,13 @@ class NotCovered(NotSeen):
         super().__init__(f"the reference draft does not cover {what}")
 
 
+class NotFinite(NotSeen):
+    """A tensor of the checkpoint holds NaN or infinity: nothing can be computed with it, here or in the engine."""
+
+    def __init__(self, file: TensorFile, name: str, row: int) -> None:
+        super().__init__(f"{name} in the draft's {file.path.name} holds NaN or infinity, first in row {row}")
+
+
 @dataclass(frozen=True)
 class Variant:
     """One way to run the layer: rotary base (None: no rotation), how many tokens attention sees, the asking one
@@ -258,10 +265,8 @@ class Reference:
         if len(entry.shape) != 2 or entry.shape[1] != x.shape[-1]:
             raise NotCovered(f"{name} is {list(entry.shape)} for inputs {x.shape[-1]} wide")
         step = max(1, BLOCK_BYTES // (8 * entry.shape[1]))
-        parts = [
-            x @ file.rows(name, first, min(step, entry.shape[0] - first)).double().T
-            for first in range(0, entry.shape[0], step)
-        ]
+        blocks = (range(first, min(first + step, entry.shape[0])) for first in range(0, entry.shape[0], step))
+        parts = [x @ _finite(file, name, block, file.rows(name, block.start, len(block))).T for block in blocks]
         return torch.cat(parts, dim=-1)
 
     def _known(self, ending: str) -> str:
@@ -271,7 +276,18 @@ class Reference:
 
     def _rows(self, name: str, indices: list[int], flat: bool = False) -> torch.Tensor:
         file = self.tensors[name]
-        return (file.rows(name) if flat else file.pick(name, indices)).double()
+        if flat:
+            return _finite(file, name, range(file.entry(name).shape[0]), file.rows(name))
+        return _finite(file, name, indices, file.pick(name, indices))
+
+
+def _finite(file: TensorFile, name: str, numbers: Sequence[int], rows: torch.Tensor) -> torch.Tensor:
+    """These rows of a tensor, in float64; NotFinite when one of them holds something else."""
+    rows = rows.double()
+    good = rows.isfinite().reshape(len(rows), -1).all(dim=1)
+    if not good.all():
+        raise NotFinite(file, name, numbers[int((~good).nonzero()[0])])
+    return rows
 
 
 def _rotated(x: torch.Tensor, positions: torch.Tensor, theta: float) -> torch.Tensor:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from specwire.capture import Event
 from specwire.diagnosis.distance import relative
-from specwire.diagnosis.draft_reference import Reference, Variant
+from specwire.diagnosis.draft_reference import NotFinite, Reference, Variant
 from specwire.diagnosis.finding import NotSeen
 from specwire.diagnosis.noise import ROUNDOFF
 from specwire.model_files import language_part, rope_theta
@@ -53,6 +53,23 @@ class DraftSide:
     prefills: tuple[Prefill, ...]
     target_theta: float | None
     target_tensors: Mapping[str, TensorFile]
+
+    @cached_property
+    def not_finite(self) -> str | None:
+        """What holds NaN or infinity: a tensor of the checkpoint that is computed with, else what the draft made."""
+        for part in ("fc_errors", "layer_errors", "drafted", "embed_errors"):
+            try:
+                getattr(self, part)
+            except NotFinite as error:
+                return str(error)
+            except NotSeen:
+                continue
+        for prefill in self.prefills:
+            made = (("the output of fc", prefill.fc, "output"), ("the state after the layer", prefill.last, "hidden_states"))
+            for what, event, name in made:
+                if event and not _rows(event, name).isfinite().all():
+                    return f"{what} holds NaN or infinity ({event.dtype}), and the checkpoint's tensors hold none"
+        return None
 
     @property
     def fc_run(self) -> str | None:
@@ -103,7 +120,7 @@ class DraftSide:
             }
             for name, rows in tables.items():
                 if rows is not None and rows.shape == embeds.shape:
-                    errors[name] = max(errors.get(name, 0.0), max(relative(embeds, rows)))
+                    errors[name] = max(errors.get(name, 0.0), _worst(embeds, rows))
         if not errors:
             raise NotSeen("no embedding table to compare with: give --target as well")
         return errors
@@ -128,7 +145,7 @@ class DraftSide:
             states, output = _rows(prefill.fc, "input"), _rows(prefill.fc, "output")
             for name, how in runs.items():
                 made = self.reference.fc(states, **how)
-                errors[name] = max(errors.get(name, 0.0), *relative(output, made))
+                errors[name] = max(errors.get(name, 0.0), _worst(output, made))
         return errors
 
     @cached_property
@@ -166,7 +183,7 @@ class DraftSide:
                 stream = self.reference.last(embeds[mine], states[mine], positions[mine], theta, windows)
                 made = self.reference.hidden_out(stream, normed)
                 errors.append(relative(got.expand_as(made), made))
-        return torch.tensor(errors, dtype=torch.float64)
+        return torch.tensor(errors, dtype=torch.float64).nan_to_num(nan=float("inf"))
 
     @property
     def variants(self) -> list[Variant]:
@@ -272,6 +289,11 @@ def _drafted(events: Sequence[Event], requests: int) -> tuple[int, ...]:
     if step is None or step.mode != "DECODE" or not step.token_ids or len(step.token_ids) != requests:
         return ()
     return tuple(step.token_ids)
+
+
+def _worst(rows: torch.Tensor, wanted: torch.Tensor) -> float:
+    """The worst row's relative error; a row that is not finite is as far off as can be."""
+    return max(error if error == error else float("inf") for error in relative(rows, wanted))
 
 
 def _rows(event: Event, name: str) -> torch.Tensor:
