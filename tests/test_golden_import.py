@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 from pathlib import Path
@@ -76,9 +77,43 @@ def concat_file(folder: Path) -> Path:
     return folder / "features.safetensors"
 
 
+def compressed(folder: Path) -> Path:
+    """As SpecForge's --compress writes it."""
+    made = specforge(folder) / "rows_0-5000" / "data_0.ckpt"
+    with gzip.open(made.with_suffix(".ckpt.gz"), "wb") as file:
+        file.write(made.read_bytes())
+    made.unlink()
+    return folder
+
+
+def listed(folder: Path) -> Path:
+    """As speculators 0.3 and 0.4 wrote it, with its count of tokens beside it."""
+    folder.mkdir()
+    states = [STATES[k] for k in (*TRAINED, 6)]
+    torch.save(
+        {"input_ids": torch.tensor(IDS), "loss_mask": torch.ones(5), "hidden_states": states}, folder / "data_0.pt"
+    )
+    torch.save(dict.fromkeys(IDS, 1), folder / "token_freq.pt")
+    return folder
+
+
+def singular(folder: Path) -> Path:
+    """An older layout that speculators 0.3 reads."""
+    folder.mkdir()
+    joined = torch.cat([STATES[k] for k in TRAINED], dim=-1)
+    torch.save(
+        {"input_ids": torch.tensor(IDS), "loss_mask": torch.ones(5), "hidden_state": joined, "target": STATES[6]},
+        folder / "data_0.pt",
+    )
+    return folder
+
+
 @pytest.mark.parametrize(
     ("make", "ids", "convention"),
     [
+        (compressed, (0, 2, 4), "layer-output"),
+        (listed, (0, 2, 4, 5), "layer-output"),
+        (singular, (1, 3, 5), "boundary"),
         (specforge, (0, 2, 4), "layer-output"),
         (specforge, (1, 3, 5), "boundary"),
         (speculators, (1, 3, 5, 6), "boundary"),
@@ -96,6 +131,59 @@ def test_the_states_end_up_under_their_boundaries(
     for k in TRAINED:
         assert torch.equal(golden.rows(f"boundary.{k}", [(0, i) for i in range(5)]), STATES[k])
     assert golden.file.metadata["id_convention"] == convention
+
+
+def test_a_list_of_dicts_is_as_many_records(target: Path, tmp_path: Path) -> None:
+    joined = torch.cat([STATES[k] for k in TRAINED], dim=-1)
+    two = [{"input_ids": torch.tensor(ids), "concat": joined} for ids in (IDS, IDS[::-1])]
+    torch.save(two, tmp_path / "0.pt")
+    import_golden(tmp_path / "0.pt", tmp_path / "out", target, ids=TRAINED, convention="boundary")
+    assert [prompt.token_ids for prompt in open_golden(tmp_path / "out").prompts] == [tuple(IDS), tuple(IDS[::-1])]
+    torch.save([*two, {"input_ids": torch.tensor(IDS)}], tmp_path / "0.pt")
+    with pytest.raises(SpecwireError, match=r"0.pt\[2\] holds \[input_ids: int64 \[5\]\]"):
+        import_golden(tmp_path / "0.pt", tmp_path / "out", target, ids=TRAINED, convention="boundary")
+
+
+@pytest.mark.parametrize("ending", [".ckpt.gz", ".pt.gz"])
+def test_what_unpacks_to_more_than_a_prompt_can_be_is_not_read(
+    ending: str, target: Path, tmp_path: Path, monkeypatch
+) -> None:
+    monkeypatch.setattr("specwire.goldens.records.LIMIT", 1 << 20)
+    with gzip.open(tmp_path / f"0{ending}", "wb") as file:
+        file.write(bytes(3 << 20))
+    assert (tmp_path / f"0{ending}").stat().st_size < 1 << 14
+    with pytest.raises(SpecwireError, match="more than the 1,048,576"):
+        import_golden(tmp_path / f"0{ending}", tmp_path / "out", target, ids=TRAINED, convention="boundary")
+
+
+def test_a_compressed_file_that_is_cut_is_one_sentence(target: Path, tmp_path: Path) -> None:
+    packed = next(compressed(tmp_path / "data").rglob("*.gz"))
+    for damaged in (packed.read_bytes()[:-20], b"not compressed"):
+        packed.write_bytes(damaged)
+        with pytest.raises(SpecwireError, match="was not loaded: it is damaged"):
+            import_golden(tmp_path / "data", tmp_path / "out", target, ids=TRAINED, convention="boundary")
+
+
+@pytest.mark.parametrize(
+    ("ids", "convention", "named"),
+    [
+        ((1, 3, 5), "boundary", "; name it as well, as by --ids 1,3,5,6 --convention boundary$"),
+        ((0, 2, 4), "layer-output", "; name it as well, as by --ids 0,2,4,5 --convention layer-output$"),
+        ((0, 2, 4), None, "--ids 0,2,4,6 --convention boundary or --ids 0,2,4,5 --convention layer-output$"),
+        ((1, 3, 5), "layer-output", "behind those that the draft gets$"),
+    ],
+)
+def test_the_end_that_speculators_saves_is_to_be_named(ids, convention, named, target: Path, tmp_path: Path) -> None:
+    with pytest.raises(SpecwireError, match=f"names 3 layers, .* holds 4: the last one is the output.*{named}"):
+        import_golden(speculators(tmp_path / "data"), tmp_path / "out", target, ids=ids, convention=convention)
+
+
+def test_the_folder_of_a_run_is_taken_for_its_capture(target: Path, tmp_path: Path) -> None:
+    for k in TRAINED:
+        states = [STATES[k]]
+        write_batch(tmp_path / "out/capture", 0, k, [(IDS, 0, 5)], states, site="hidden-state-dump", boundary=k)
+    import_golden(tmp_path / "out", tmp_path / "golden", target, trained=TRAINED)
+    assert open_golden(tmp_path / "golden").boundaries == TRAINED
 
 
 def test_two_conventions_that_fit_are_not_guessed_between(target: Path, tmp_path: Path) -> None:
@@ -145,7 +233,14 @@ def test_a_pickle_is_refused_and_never_executed(target: Path, tmp_path: Path, mo
 @pytest.mark.parametrize(
     ("tensors", "message"),
     [
-        ({"loss_mask": torch.ones(3)}, "token ids"),
+        ({"loss_mask": torch.ones(3)}, r"holds \[loss_mask: float32 \[3\]\]"),
+        ({"input_ids": torch.tensor(IDS), "hidden": [torch.ones(5, 16)], "n": 5},
+         r"input_ids: int64 \[5\], hidden: list of 1, the first float32 \[5, 16\], n: int\]"),
+        ({"input_ids": IDS, "hidden_states": torch.zeros(5, 48)}, "input_ids: list of 5, the first int"),
+        ({"input_ids": torch.tensor(IDS), "hidden_state": torch.zeros(5, 16)}, "one layer alone"),
+        ({"input_ids": torch.tensor(IDS), "hidden_states": [torch.zeros(5, 16), torch.zeros(4, 16)]}, "no layout fits"),
+        (torch.zeros(5, 48), r"holds float32 \[5, 48\]: a dict is needed"),
+        ([torch.zeros(5, 48)], "list of 1, the first float32"),
         ({"input_ids": torch.tensor(IDS), "hidden_states": torch.zeros(5, 17)}, "no layout fits"),
         ({"input_ids": torch.tensor(IDS), "hidden_states": torch.zeros(5, 5, 16)}, "cannot be told"),
         (

@@ -122,11 +122,24 @@ def import_(
     quiet: bool,
     as_json: bool,
 ) -> None:
-    """Make a golden of training data: SpecForge's .ckpt, speculators' hs_*.safetensors, .pt dicts, a concat,
-    a capture.
+    """Make a golden of training data: a file, or a directory of files or of a capture.
 
-    Example: specwire golden import features/ --target models/target --ids 2,30,58 --convention layer-output
-    --out data.safetensors
+    \b
+    What is read (token ids: token_ids, input_ids or tokens):
+      SpecForge      *.ckpt, *.ckpt.gz: aux_hidden_state [1, n, k*h], hidden_state
+                     its default ids 1,L/2-1,L-4 are layer-output
+      speculators    hs_*.safetensors: hidden_states [n, k+1, h], its last is boundary L
+                     ids as in its --target-layer-ids, then L, are boundary
+      speculators    (to 0.4) data_*.pt: hidden_states, a list of k+1 [n, h]
+                     ids of data_config.json are layer-output
+      any dict, or   *.pt, *.pth, *.safetensors: hidden_states or concat as [n, k*h],
+      a list of them [n, k, h] or [k, n, h]; hidden_state [n, k*h] with k > 1
+      capture        of hidden-state-dump, or the --out of specwire run; with --trained
+
+    \b
+    Example:
+      specwire golden import features/ --target models/target --ids 1,29,57 --convention layer-output \\
+        --out data.safetensors
     """
     from specwire.goldens.imports import import_golden
 

@@ -90,7 +90,9 @@ def _boundaries(
             "and --convention boundary or layer-output"
         )
     if len(ids) != count:
-        raise SpecwireError(f"--ids names {len(ids)} layers, {record.origin} holds {count}")
+        raise SpecwireError(
+            f"--ids names {len(ids)} layers, {record.origin} holds {count}{_end(record, ids, convention, layers)}"
+        )
     if len(set(ids)) < count:
         raise SpecwireError(f"--ids {list(ids)} names a layer twice: the data's layers are each one of their own")
     fitting = {
@@ -113,6 +115,19 @@ def _boundaries(
         f"{list(fitting['layer-output'])}. Say which with --convention; the trainer's code or documentation "
         "tells"
     )
+
+
+def _end(record: Record, ids: Sequence[int], convention: str | None, layers: int) -> str:
+    """That the layer left out is the last one, and how it is named."""
+    if not record.last_is_end or len(ids) != len(record.states) - 1:
+        return ""
+    named = [
+        f"--ids {','.join(map(str, (*ids, layers - step)))} --convention {name}"
+        for name, step in CONVENTIONS.items()
+        if convention in (None, name) and layers - step not in ids
+    ]
+    said = ": the last one is the output of the last layer, which speculators saves behind those that the draft gets"
+    return f"{said}; name it as well, as by {' or '.join(named)}" if named else said
 
 
 def _states(record: Record, boundaries: Sequence[int]) -> States:

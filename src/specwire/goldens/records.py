@@ -6,7 +6,9 @@ else.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import gzip
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +23,11 @@ if TYPE_CHECKING:
 TOKENS = ("token_ids", "input_ids", "tokens")
 STATES = ("aux_hidden_state", "aux_hidden_states", "hidden_states", "concat")
 FINAL = "hidden_state"
-LIMIT = 4 << 30  # bytes of one record: 32,768 tokens of a target 7,168 wide with four layers take half of it
+KNOWN = (*TOKENS, *STATES, FINAL)
+ENDINGS = (".safetensors", ".pt", ".pth", ".ckpt", ".pt.gz", ".pth.gz", ".ckpt.gz")
+LIMIT = 4 << 30  # bytes of one file: 32,768 tokens of a target 7,168 wide with four layers take half of it
+BESIDE = ("token_freq.pt",)  # speculators' count of tokens, in the same folder
+SHOWN = 40
 
 
 @dataclass(frozen=True)
@@ -38,41 +44,80 @@ class Record:
 
 
 def read_records(path: Path, hidden: int) -> Iterator[Record]:
-    """The records below `path`: a capture directory, a file, or a directory of files.
+    """The records below `path`: a capture directory (or what holds one as `capture`), a file, or a directory of files.
 
     Raises SpecwireError, naming the file, when one of them is not understood or would need unpickling.
     """
-    if path.is_dir() and any(path.glob("rank*/*.safetensors")):
-        yield from _captured(path)
-        return
-    files = (
-        [path]
-        if path.is_file()
-        else sorted(
-            file for file in path.rglob("*") if file.suffix in (".safetensors", ".pt", ".ckpt", ".pth")
-        )
+    for folder in (path, path / "capture"):
+        if any(folder.glob("rank*/*.safetensors")):
+            yield from _captured(folder)
+            return
+    files = [path] if path.is_file() else sorted(
+        file for file in path.rglob("*") if file.name.endswith(ENDINGS) and file.name not in BESIDE
     )
     if not files:
         raise SpecwireError(
-            f"no .safetensors, .pt or .ckpt file and no capture at {path}: name a file or directory of "
-            "training data"
+            f"no {', '.join(ENDINGS)} file and no capture at {path}: name a file or directory of training data"
         )
     for file in files:
-        yield _record(file, _tensors(file), hidden)
+        for origin, held in _held(file):
+            yield _record(file, origin, held, hidden)
 
 
-def _tensors(file: Path) -> dict[str, torch.Tensor]:
+def _held(file: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """What a file holds by name, once for each record in it: tensors, and whatever else there is."""
     import torch
 
-    known = (*TOKENS, *STATES, FINAL)
-    if file.suffix == ".safetensors":
-        held = open_tensors(file)
-        names = [name for name, entry in held.tensors.items() if entry.shape]
-        _bounded(file, sum(entry.stop - entry.start for name, entry in held.tensors.items() if name in known))
-        return {name: held.rows(name) if name in known else torch.empty(0) for name in names}
+    if file.name.endswith(".safetensors"):
+        stored = open_tensors(file)
+        _bounded(file, sum(entry.stop - entry.start for name, entry in stored.tensors.items() if name in KNOWN))
+        yield str(file), {
+            name: stored.rows(name) if name in KNOWN and entry.shape else _Unread(entry.torch_name, entry.shape)
+            for name, entry in stored.tensors.items()
+        }
+        return
+    loaded = _loaded(file)
+    if isinstance(loaded, (list, tuple)) and loaded and all(isinstance(one, dict) for one in loaded):
+        records = {f"{file}[{number}]": one for number, one in enumerate(loaded)}
+    elif isinstance(loaded, dict):
+        records = {str(file): loaded}
+    else:
+        raise SpecwireError(
+            f"{file} holds {_described(loaded)}: a dict is needed, or a list of them, with token ids ({', '.join(TOKENS)}) "
+            f"and states ({', '.join(STATES)}), as by torch.save({{'input_ids': ids, 'hidden_states': states}}, FILE)"
+        )
+    tensors = [
+        (f"{name} of {origin}", tensor)
+        for origin, one in records.items()
+        for name in one.keys() & set(KNOWN)
+        for tensor in (one[name] if isinstance(one[name], (list, tuple)) else [one[name]])
+        if isinstance(tensor, torch.Tensor)
+    ]
+    for where, tensor in tensors:
+        if tensor.layout != torch.strided or tensor.device.type != "cpu":
+            raise SpecwireError(f"{where} is no plain tensor ({tensor.layout}, {tensor.device})")
+    # A few stored bytes may be said to be a tensor of any size.
+    _bounded(file, sum(tensor.numel() * tensor.element_size() for _, tensor in tensors))
+    yield from ((origin, {str(name): value for name, value in one.items()}) for origin, one in records.items())
+
+
+def _loaded(file: Path) -> Any:
+    """What torch.save wrote, compressed or not; nothing but tensors and plain containers is loaded."""
+    import torch
+
     _bounded(file, file.stat().st_size)
     try:
-        loaded: Any = torch.load(file, map_location="cpu", weights_only=True)
+        if not file.name.endswith(".gz"):
+            return torch.load(file, map_location="cpu", weights_only=True)
+        with tempfile.TemporaryFile() as whole:
+            with gzip.open(file) as packed:
+                while block := packed.read(1 << 20):
+                    _bounded(file, whole.tell() + len(block))
+                    whole.write(block)
+            whole.seek(0)
+            return torch.load(whole, map_location="cpu", weights_only=True)
+    except SpecwireError:
+        raise
     except (
         Exception
     ) as error:  # torch reports a refused pickle, a cut file and a foreign one by several types
@@ -81,47 +126,71 @@ def _tensors(file: Path) -> dict[str, torch.Tensor]:
             "unpickled here "
             f"({type(error).__name__}). Save a dict of tensors"
         ) from error
-    if not isinstance(loaded, dict):
-        raise SpecwireError(
-            f"{file} holds a {type(loaded).__name__}: a dict with token ids and states is needed"
-        )
-    tensors = {str(name): value for name, value in loaded.items() if isinstance(value, torch.Tensor)}
-    for name in tensors.keys() & set(known):
-        if tensors[name].layout != torch.strided or tensors[name].device.type != "cpu":
-            raise SpecwireError(f"{name} of {file} is no plain tensor ({tensors[name].layout}, {tensors[name].device})")
-    # A few stored bytes may be said to be a tensor of any size.
-    _bounded(file, sum(value.numel() * value.element_size() for name, value in tensors.items() if name in known))
-    return tensors
 
 
 def _bounded(file: Path, size: int) -> None:
     if size > LIMIT:
-        raise SpecwireError(f"{file} holds {size:,} bytes of one prompt, more than the {LIMIT:,} that are read: cut it")
+        raise SpecwireError(f"{file} holds {size:,} bytes, more than the {LIMIT:,} that are read of one file: cut it")
 
 
-def _record(file: Path, tensors: dict[str, torch.Tensor], hidden: int) -> Record:
+@dataclass(frozen=True)
+class _Unread:
+    """A tensor of a file that nothing here needs."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+
+def _record(file: Path, origin: str, held: Mapping[str, Any], hidden: int) -> Record:
+    import torch
+
+    tensors = {name: value for name, value in held.items() if isinstance(value, torch.Tensor)}
+    lists = {name: value for name, value in held.items() if name in STATES and _is_tensors(value)}
     ids_name = next((name for name in TOKENS if name in tensors), None)
-    states_name = next((name for name in STATES if name in tensors), None)
-    if ids_name is None or states_name is None:
+    states_name = next((name for name in STATES if name in tensors or name in lists), None)
+    if ids_name is None or (states_name is None and FINAL not in tensors):
+        said = ", ".join(f"{name}: {_described(value)}" for name, value in list(held.items())[:SHOWN])
         raise SpecwireError(
-            f"{file} holds {sorted(tensors)[:8]}: token ids ({', '.join(TOKENS)}) and states "
-            f"({', '.join(STATES)}) are needed"
+            f"{origin} holds [{said}{', ...' if len(held) > SHOWN else ''}]: tensors of token ids ({', '.join(TOKENS)}) and "
+            f"states ({', '.join((*STATES, FINAL))}) are needed"
         )
     ids = tensors[ids_name].reshape(-1)
     if str(ids.dtype).removeprefix("torch.") not in ("int64", "int32", "int16", "uint8") or len(ids) == 0:
-        raise SpecwireError(
-            f"{ids_name} of {file} are no token ids: {tensors[ids_name].dtype}, shape "
-            f"{list(tensors[ids_name].shape)}"
-        )
+        raise SpecwireError(f"{ids_name} of {origin} are no token ids: {_described(tensors[ids_name])}")
+    if states_name is None:  # an older layout of speculators, with the last layer's output as `target`
+        states = _layers(origin, FINAL, tensors[FINAL], len(ids), hidden)
+        if len(states) == 1:
+            raise SpecwireError(
+                f"{origin} holds {FINAL} of one layer alone, as SpecForge's final states are: the layers that the draft gets "
+                f"are needed ({', '.join(STATES)})"
+            )
+        return Record(origin, tuple(ids.tolist()), states)
+    if listed := lists.get(states_name):
+        states = tuple(part for one in listed for part in _layers(origin, states_name, one, len(ids), hidden))
+    else:
+        states = _layers(origin, states_name, tensors[states_name], len(ids), hidden)
     final = tensors.get(FINAL) if states_name.startswith("aux") else None
-    return Record(
-        str(file),
-        tuple(ids.tolist()),
-        _layers(file, states_name, tensors[states_name], len(ids), hidden),
-        final_norm=_plain(final, len(ids), hidden),
-        # speculators keeps the verifier's last states behind the layers that the draft gets.
-        last_is_end=file.name.startswith("hs_") and tensors[states_name].dim() == 3,
+    # speculators keeps the verifier's last states behind the layers that the draft gets.
+    last_is_end = states_name == "hidden_states" and (
+        bool(listed) or (file.name.startswith("hs_") and tensors[states_name].dim() == 3)
     )
+    return Record(origin, tuple(ids.tolist()), states, final_norm=_plain(final, len(ids), hidden), last_is_end=last_is_end)
+
+
+def _is_tensors(value: Any) -> bool:
+    import torch
+
+    return isinstance(value, (list, tuple)) and bool(value) and all(isinstance(one, torch.Tensor) for one in value)
+
+
+def _described(value: Any) -> str:
+    """A value's type, and its shape or length."""
+    if (shape := getattr(value, "shape", None)) is not None:
+        return f"{str(value.dtype).removeprefix('torch.')} {list(shape)}"
+    kind = type(value).__name__
+    if isinstance(value, (list, tuple)):
+        return f"{kind} of {len(value)}" + (f", the first {_described(value[0])}" if value else "")
+    return kind
 
 
 def _plain(tensor: torch.Tensor | None, tokens: int, hidden: int) -> torch.Tensor | None:
@@ -133,7 +202,7 @@ def _plain(tensor: torch.Tensor | None, tokens: int, hidden: int) -> torch.Tenso
 
 
 def _layers(
-    file: Path, name: str, states: torch.Tensor, tokens: int, hidden: int
+    file: str, name: str, states: torch.Tensor, tokens: int, hidden: int
 ) -> tuple[torch.Tensor, ...]:
     """Cut states into layers of [tokens, hidden]: from [tokens, k * hidden], [tokens, k, hidden] or [k,
     tokens, hidden]."""
