@@ -142,7 +142,7 @@ def report(evidence: Evidence, slots: list[Slot], summary: Summary) -> dict[str,
             for cause in causes
         ],
         "checks": checks,
-        "notes": [*evidence.notes, *labels.notes(evidence)],
+        "notes": [*labels.notes(evidence), *evidence.notes],
         "golden": {"path": None if evidence.alone else str(golden.path), "target": golden.target, "source": golden.source},
         "compared": summary.origin,
     }
