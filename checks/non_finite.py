@@ -35,8 +35,10 @@ def _on_the_draft_s_side(evidence: Evidence) -> Cause | None:
         return None
     if found is None:
         return None
-    return Cause("certain", f"the states that reach the draft are finite; {found}",
-                 "export the draft again from a sound checkpoint; if its tensors are sound, serve it in their dtype", steps=0)
+    saved, what = found
+    fix = "export the draft again; if the trained checkpoint holds it too, take an earlier one"
+    return Cause("certain", f"the states that reach the draft are finite; {what}",
+                 fix if saved else "serve the draft in the dtype of its checkpoint", steps=0)
 
 
 CAUGHT = [

@@ -12,6 +12,7 @@ from click.testing import CliRunner
 
 from specwire.cli.check import command
 from specwire.diagnosis.check import check_capture
+from specwire.diagnosis.context import make_context
 from specwire.diagnosis.render import render_text
 from specwire.errors import SpecwireError
 from specwire.goldens.golden import Noise
@@ -264,6 +265,19 @@ def test_the_layers_that_a_golden_assumed_are_a_match_that_says_so(guess: Path, 
     document = check_capture(guess, folder)
     assert document["verdict"] == "match" and "assumed" in document["notes"][0]
     assert "assumed" in render_text(document)
+
+
+def test_the_true_list_takes_the_place_of_the_golden_s(guess: Path, folder: Path) -> None:
+    prefill(folder)
+    words = ["--golden", str(guess), "--capture", str(folder)]
+    assert CliRunner().invoke(command, [*words, "--trained", "1,3,5", "--json"], standalone_mode=False).return_value == 0
+    shifted = CliRunner().invoke(command, [*words, "--trained", "2,4,6", "--json"], standalone_mode=False)
+    cause = json.loads(shifted.stdout)["causes"][0]
+    assert shifted.return_value == 1 and (cause["id"], cause["confidence"]) == ("boundary-offset", "certain")
+    with pytest.raises(SpecwireError, match=r"between 0 and 6, not \[1, 3, 7\]"):
+        check_capture(guess, folder, make_context(trained=[1, 3, 7]))
+    with pytest.raises(SpecwireError, match="--golden"):
+        check_capture(None, folder, make_context(trained=[1, 3, 5]))
 
 
 @pytest.mark.parametrize("said", [True, False])

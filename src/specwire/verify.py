@@ -7,7 +7,7 @@ import hashlib
 import os
 import shlex
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -70,10 +70,17 @@ def _prompts(job: Job) -> list[list[int]]:
     return [list(ids) for ids in job.tokens] or default_prompts(text_config(read_config(job.target))["vocab_size"])
 
 
-def verify(job: Job, out: Path, progress: Progress, accept_length: float | None = None) -> dict[str, Any]:
+def verify(
+    job: Job,
+    out: Path,
+    progress: Progress,
+    accept_length: float | None = None,
+    trained: Sequence[int] | None = None,
+) -> dict[str, Any]:
     """Overlay, apply, run, check, remove, and the proof; the document of `check` with `tree_restored` added.
 
-    `accept_length`: tokens per verification that were seen in service; a hint, never a proof.
+    `accept_length`: tokens per verification that were seen in service; a hint, never a proof. `trained` takes the
+    place of the golden's list.
 
     Raises SpecwireError when the engine does not come through. The tree itself is never written.
     """
@@ -82,7 +89,7 @@ def verify(job: Job, out: Path, progress: Progress, accept_length: float | None 
     view = patched_view(job, out / "tree", progress)
     result = run(job, view, out, progress)
     progress("comparing with the golden" if job.golden else "comparing the last states with the answers")
-    document = check_run(job, out, accept_length)
+    document = check_run(job, out, accept_length, trained)
     document["tree_restored"] = restored(view, job.tree) and fingerprint(job.tree) == before
     document["run"] = run_record(job, out, result)
     return document
@@ -151,7 +158,9 @@ def _layers(job: Job) -> int:
     return text_config(read_config(job.target))["num_hidden_layers"]
 
 
-def check_run(job: Job, out: Path, accept_length: float | None = None) -> dict[str, Any]:
+def check_run(
+    job: Job, out: Path, accept_length: float | None = None, trained: Sequence[int] | None = None
+) -> dict[str, Any]:
     """The verdict on what a run of the job captured, judged with all that the job says about itself."""
     context = make_context(
         target=job.target,
@@ -159,6 +168,7 @@ def check_run(job: Job, out: Path, accept_length: float | None = None) -> dict[s
         launch=shlex.join(_as_launched(job)),
         tree=job.tree,
         accept_length=accept_length,
+        trained=trained,
     )
     return check_capture(job.golden, out / "capture", context)
 

@@ -20,6 +20,9 @@ show_diff = click.option("--diff", "show_diff", is_flag=True, help="Print a unif
 accept_length = click.option(
     "--accept-length", type=float, help="The acceptance length that was seen in service; a hint, never a proof."
 )
+trained = click.option(
+    "--trained", metavar="KS", help="The boundaries that the draft was trained on, in slot order; overrules the golden."
+)
 wait = click.option("--wait", type=float, metavar="SECONDS", help="While a process runs from the tree, wait so long for its end.")
 force = click.option(
     "--force",

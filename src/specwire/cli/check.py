@@ -31,6 +31,7 @@ from specwire.trees.tree import Tree
 )
 @click.option("--launch", metavar='"ARGS"', help="The engine's launch arguments, as typed.")
 @_options.accept_length
+@_options.trained
 @click.option(
     "--beside",
     multiple=True,
@@ -51,6 +52,7 @@ def command(
     tree: str | None,
     launch: str | None,
     accept_length: float | None,
+    trained: str | None,
     beside: tuple[Path, ...],
     html: Path | None,
     quiet: bool,
@@ -81,6 +83,7 @@ def command(
         accept_length=accept_length,
         tree=Tree.find(tree) if tree else None,
         beside=beside,
+        trained=_options.numbers(trained, "--trained") if trained else None,
     )
     if capture:
         document = check_capture(golden, capture, context)

@@ -12,11 +12,12 @@ from specwire.cli import _options as options
 @jobs.job_options
 @click.option("--out", type=options.OutDir("capture", "engine.log", "verify.json"), metavar="DIR", help="Keep captures, the engine's log and verify.json here.")
 @options.accept_length
+@options.trained
 @click.option("--html", type=options.OutFile(), metavar="FILE", help="Also write one self-contained page.")
 @options.force
 @options.as_json
 @options.quiet
-def command(out, accept_length, html, as_json, quiet, **job):
+def command(out, accept_length, trained, html, as_json, quiet, **job):
     """Run the real engine on a patched view of TREE and compare what reaches the draft with a golden.
 
     Without a golden the self-check is all there is: see `specwire check --help`. TREE itself is never written.
@@ -31,8 +32,9 @@ def command(out, accept_length, html, as_json, quiet, **job):
     from specwire.diagnosis.check import EXIT
 
     found = jobs.job_of(**job)
+    known = options.numbers(trained, "--trained") if trained else None
     with jobs.place_for(out) as place:
-        document = verify.verify(found, place, options.progress(quiet, first_after=0.0), accept_length)
+        document = verify.verify(found, place, options.progress(quiet, first_after=0.0), accept_length, known)
         text = json.dumps(document, indent=2, allow_nan=False)
         (place / "verify.json").write_text(text + "\n", "utf-8")
         if html:

@@ -22,7 +22,7 @@ from specwire.diagnosis.gather import gather
 from specwire.diagnosis.judge import Slot, judge, missing_rows
 from specwire.diagnosis.sides import target_sites
 from specwire.diagnosis.together import two_faults
-from specwire.errors import FINDING, INCONCLUSIVE, OK
+from specwire.errors import FINDING, INCONCLUSIVE, OK, SpecwireError
 from specwire.goldens.golden import open_golden
 from specwire.registry import modules
 
@@ -60,8 +60,11 @@ def check_capture(
     SpecwireError for files that cannot be used.
     """
     recorded, context = open_capture(capture), context or Context()
+    if context.trained and golden is None:
+        raise SpecwireError("--trained says which of a golden's boundaries are right: give --golden FILE as well")
     with one_thread():
-        evidence = gather(open_golden(golden) if golden else no_golden(recorded, context), recorded, context)
+        known = open_golden(golden, context.trained) if golden else no_golden(recorded, context)
+        evidence = gather(known, recorded, context)
         if taken := labels.as_captured(evidence):
             evidence = gather(taken, recorded, context)
         return examine(evidence)

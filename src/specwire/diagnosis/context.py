@@ -48,6 +48,7 @@ class Context:
     accept_length: float | None = None
     tree: Tree | None = None
     beside: tuple[Path, ...] = ()  # captures of other runs of the same system, on other ranks
+    trained: tuple[int, ...] | None = None  # the boundaries that the draft was trained on, whatever the golden says
 
     @property
     def algorithm(self) -> str | None:
@@ -118,6 +119,7 @@ def make_context(
     accept_length: float | None = None,
     tree: Tree | None = None,
     beside: Sequence[Path] = (),
+    trained: Sequence[int] | None = None,
 ) -> Context:
     """Read the configs that were named; SpecwireError when one of them cannot be read.
 
@@ -137,6 +139,7 @@ def make_context(
         accept_length,
         tree,
         tuple(beside),
+        None if trained is None else tuple(trained),
     )
 
 

@@ -55,20 +55,20 @@ class DraftSide:
     target_tensors: Mapping[str, TensorFile]
 
     @cached_property
-    def not_finite(self) -> str | None:
-        """What holds NaN or infinity: a tensor of the checkpoint that is computed with, else what the draft made."""
+    def not_finite(self) -> tuple[bool, str] | None:
+        """What holds NaN or infinity, and whether it is saved: a tensor that is computed with, else what it made."""
         for part in ("fc_errors", "layer_errors", "drafted", "embed_errors"):
             try:
                 getattr(self, part)
             except NotFinite as error:
-                return str(error)
+                return True, str(error)
             except NotSeen:
                 continue
         for prefill in self.prefills:
             made = (("the output of fc", prefill.fc, "output"), ("the state after the layer", prefill.last, "hidden_states"))
             for what, event, name in made:
                 if event and not _rows(event, name).isfinite().all():
-                    return f"{what} holds NaN or infinity ({event.dtype}), and the checkpoint's tensors hold none"
+                    return False, f"{what} holds NaN or infinity ({event.dtype}), the checkpoint's tensors hold none"
         return None
 
     @property

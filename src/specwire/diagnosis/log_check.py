@@ -20,6 +20,7 @@ from specwire.diagnosis.gather import SAMPLE_ROWS
 from specwire.diagnosis.judge import Slot
 from specwire.diagnosis.logs import Line, printed_to, read_log
 from specwire.diagnosis.noise import MARGIN, ROUNDOFF
+from specwire.errors import SpecwireError
 from specwire.goldens.golden import Golden, open_golden
 from specwire.goldens.log import LogGolden, is_log_golden, open_log_golden
 
@@ -34,8 +35,13 @@ def check_log(golden_path: Path | str, log: Path | str, context: Context | None 
 
     Raises SpecwireError for files that cannot be used.
     """
-    golden = open_log_golden(golden_path) if is_log_golden(golden_path) else open_golden(golden_path)
     context = context or Context()
+    if is_log_golden(golden_path):
+        if context.trained:
+            raise SpecwireError(f"{golden_path} holds the printed values of its own slots alone: --trained cannot choose others")
+        golden = open_log_golden(golden_path)
+    else:
+        golden = open_golden(golden_path, context.trained)
     lines = [
         line
         for line in read_log(log)

@@ -97,8 +97,11 @@ class Golden:
         return found
 
 
-def open_golden(path: Path | str) -> Golden:
-    """Check a golden file and read its token ids; SpecwireError names the first thing that is wrong."""
+def open_golden(path: Path | str, trained: Sequence[int] | None = None) -> Golden:
+    """Check a golden file and read its token ids; SpecwireError names the first thing that is wrong.
+
+    `trained`, if given, takes the place of the file's own list.
+    """
     file = open_tensors(path)
     metadata = file.metadata
     if metadata.get("schema") != SCHEMA:
@@ -107,15 +110,15 @@ def open_golden(path: Path | str) -> Golden:
         )
     layers = _number(file, "num_layers")
     hidden = _number(file, "hidden_size")
-    trained = tuple(_json(file, "trained_boundaries"))
-    if not trained or not all(type(k) is int and 0 <= k <= layers for k in trained):
+    known = tuple(_json(file, "trained_boundaries"))
+    for name, given in (("trained_boundaries", known), ("--trained, instead of those", known if trained is None else trained)):
+        if not given or not all(type(k) is int and 0 <= k <= layers for k in given):
+            raise SpecwireError(
+                f"{name} of {path} must be a list of boundaries between 0 and {layers}, not {list(given)}"
+            )
+    if len(known) > layers + 1:
         raise SpecwireError(
-            f"trained_boundaries of {path} must be a list of boundaries between 0 and {layers}, not "
-            f"{list(trained)}"
-        )
-    if len(trained) > layers + 1:
-        raise SpecwireError(
-            f"trained_boundaries of {path} names {len(trained):,} slots: a target with {layers} layers has {layers + 1} "
+            f"trained_boundaries of {path} names {len(known):,} slots: a target with {layers} layers has {layers + 1} "
             "boundaries"
         )
     prompts = _prompts(file, layers, hidden)
@@ -124,14 +127,14 @@ def open_golden(path: Path | str) -> Golden:
     return Golden(
         file,
         prompts,
-        trained,
+        known if trained is None else tuple(trained),
         layers,
         hidden,
         metadata.get("dtype", ""),
         metadata.get("target", ""),
         metadata.get("source", ""),
         _noise(file),
-        trained if metadata.get("trained_source") == ASSUMED else None,
+        known if trained is None and metadata.get("trained_source") == ASSUMED else None,
     )
 
 
