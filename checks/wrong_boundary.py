@@ -9,6 +9,8 @@ from specwire.diagnosis.case import Case
 from specwire.diagnosis.evidence import Evidence
 from specwire.diagnosis.finding import Cause
 from specwire.diagnosis.hints import layer_ids_fix, listed
+from specwire.goldens.golden import Golden
+from specwire.goldens.labels import other_reading, wrong_labels
 
 
 def check(evidence: Evidence) -> Cause | None:
@@ -41,8 +43,19 @@ def _neighbour(evidence: Evidence) -> Cause | None:
         "possible",
         f"slots {listed(near)} are near a boundary (relative L2 {evidence.nearest[near[0]][1]:.2g}) and hold none "
         f"of the {len(evidence.seen.boundaries)} that the golden knows: perhaps a neighbouring layer",
-        "build a golden with all boundaries (specwire golden build): it can say which layer it is", steps=4,
+        f"build a golden with all boundaries (specwire golden build): it can say which layer it is{_read_wrongly(evidence)}",
+        steps=4,
     )
+
+
+def _read_wrongly(evidence: Evidence) -> str:
+    """What an imported golden's names may be, if its ids were read by the wrong convention."""
+    golden = evidence.golden
+    other = other_reading(golden.file.metadata, golden.trained, golden.layers) if isinstance(golden, Golden) else None
+    if other is None:
+        return ""
+    name, read = other
+    return f"; {wrong_labels(golden.file.metadata, name)}, by which the draft was trained on {listed(read)}"
 
 
 CAUGHT = [

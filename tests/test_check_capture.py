@@ -311,6 +311,19 @@ def test_names_that_the_engine_contradicts_are_noted(tmp_path: Path, folder: Pat
         assert render_text(document).count("names are wrong") == 1
 
 
+def test_a_neighbour_of_what_the_data_held_may_be_another_reading_of_its_ids(tmp_path: Path, folder: Path) -> None:
+    """The same data under the same wrong names, and an engine that captures what these say: not what was trained."""
+    held = [{k + 1: states[k] for k in SLOTS} for states in STATES]
+    path = make_golden(
+        tmp_path / "g", PROMPTS, held, (2, 4, 6), id_convention="layer-output", imported_ids="[1, 3, 5]"
+    )
+    prefill(folder, slots=(2, 4, 6), captured=[2, 4, 6])
+    document = check_capture(path, folder)
+    assert document["verdict"] == "mismatch"
+    fix = next(cause["fix"] for cause in document["causes"] if cause["id"] == "wrong-boundary")
+    assert "layer-output, not boundary, by which the draft was trained on [1, 3, 5]" in fix
+
+
 def test_names_that_the_engine_bears_out_need_no_note(tmp_path: Path, folder: Path) -> None:
     held = [{k: states[k] for k in SLOTS} for states in STATES]
     path = make_golden(tmp_path / "g", PROMPTS, held, SLOTS, id_convention="boundary", imported_ids="[1, 3, 5]")

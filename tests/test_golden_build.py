@@ -52,9 +52,10 @@ def test_default_prompts_are_short_unique_and_always_the_same() -> None:
         ({"prompts": [[3, 64]]}, "token id 64 .* outside the vocabulary of 64"),
         ({"prompts": [[3, -1]]}, "token id -1"),
         ({"trained": [1, 9]}, "boundary 9 is not one"),
-        ({"boundaries": [0, 7]}, "boundary 7 is not one"),
-        ({"dtype": "float8"}, "cannot be built"),
-        pytest.param({}, "transformers cannot load", marks=pytest.mark.slow),
+        ({"trained": [1, 3, 5], "boundaries": [0, 7]}, "boundary 7 is not one"),
+        ({"trained": [1, 3, 5], "dtype": "float8"}, "cannot be built"),
+        ({}, "6 layers has no usual boundaries: say which with --trained"),
+        pytest.param({"trained": [1, 3, 5]}, "transformers cannot load", marks=pytest.mark.slow),
     ],
 )
 def test_what_cannot_be_built_is_refused(options, message: str, empty_target: Path, tmp_path: Path) -> None:
@@ -143,11 +144,15 @@ def test_boundaries_are_those_of_transformers(dtype: str, target: Path, tmp_path
 
 
 @pytest.mark.slow
-def test_a_list_that_nobody_gave_is_recorded_as_assumed(target: Path, tmp_path: Path) -> None:
+def test_a_list_that_nobody_gave_is_recorded_as_assumed(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
     said: list[str] = []
+    target = tmp_path / "target"
+    config = transformers.LlamaConfig(**CONFIG | {"num_hidden_layers": 7})
+    transformers.LlamaForCausalLM(config).save_pretrained(target)
     build_golden(target, tmp_path / "guess", [[3, 4, 5]], say=said.append)
     build_golden(target, tmp_path / "known", [[3, 4, 5]], trained=[2, 3, 4])
-    assert open_golden(tmp_path / "guess").assumed == (2, 3, 3) and "--trained" in said[0]
+    assert open_golden(tmp_path / "guess").assumed == (2, 3, 4) and "--trained" in said[0]
     assert open_golden(tmp_path / "known").assumed is None
 
 
