@@ -204,6 +204,11 @@ def test_options_that_the_release_has_not(tmp_path):
     assert [cause["id"] for cause in document["causes"]] == ["launch"]
     assert "no option --speculativ-num-steps" in document["causes"][0]["evidence"]
     assert document["causes"][0]["fix"] == "write --speculative-num-steps"
+    places = (tmp_path / "target", tmp_path / "draft", [Tree.find(BOUNDARIES), Tree.find(ADDS_ONE)])
+    said = f"--model-path {places[0]} --speculative-draft-model-path {places[1]} --speculative-algorithm EAGLE3"
+    document = preflight(*places, launch=f"{said} --speculative-draft-window-size 9", trained=[2, 6, 9])
+    assert first(document) == "release-drift" and [row["matches"] for row in document["trees"]] == [True, False]
+    assert "has no option --speculative-draft-window-size: it would not start" in page(document).replace("\n", " ")
     place = tmp_path / "server.yaml"
     place.write_text("speculativ-num-steps: 3\n")
     assert first(run(tmp_path, flags=f"--config {place}")) == "launch"
@@ -236,11 +241,26 @@ def test_tensors_that_the_loader_drops(tmp_path):
     renamed = {f"model.{name}": row for name, row in draft_tensors(draft_config()).items()}
     document = run(tmp_path, None, renamed)
     assert [cause["id"] for cause in document["causes"]] == ["embed-head"]
-    assert "model.lm_head.weight" in document["causes"][0]["evidence"]
+    assert document["causes"][0]["fix"] == "rename model.lm_head.weight to lm_head.weight in the checkpoint"
     bias = without(**{"midlayer.self_attn.q_proj.bias": ("BF16", (64,), None)})
     document = run(tmp_path, None, bias)
     assert first(document) == "weights-random" and "q_proj.bias, which" in document["causes"][0]["evidence"]
     assert "it takes no extra.weight" in str(run(tmp_path, None, without(**{"extra.weight": ("BF16", (9,), None)}))["checks"])
+
+
+def test_a_failed_engine_says_what_preflight_finds(tmp_path, monkeypatch):
+    from specwire import verify
+    from specwire.engine import run as engine
+
+    def fails(*_, **__):
+        raise engine.EngineFailed("the engine failed: TypeError. Log: x")
+
+    monkeypatch.setattr(engine, "run_engine", fails)
+    config = changed(eagle_config={"eagle_aux_hidden_state_layer_ids": ["1", "5", "8"]})
+    places = target(tmp_path / "t"), draft(tmp_path / "d", config)
+    job = verify.Job(Tree.find(ADDS_ONE), *places, None, 1, "cpu", "python", tokens=((1, 2),))
+    with pytest.raises(SpecwireError, match=r"TypeError\. Log: x\. preflight: layer-ids \(certain\): .*fix: write "):
+        verify.run(job, tmp_path, tmp_path / "out", print)
 
 
 def test_a_launch_without_a_draft(tmp_path):

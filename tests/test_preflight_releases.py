@@ -17,7 +17,7 @@ from specwire.preflight.draft import read_draft
 from specwire.preflight.interpreter.modules import Source
 from specwire.preflight.launch import typed_launch
 from specwire.preflight.options import read_options
-from specwire.preflight.rule import draft_rule
+from specwire.preflight.rule import draft_rule, graph_order
 from specwire.trees.tree import Tree
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -89,6 +89,8 @@ def test_llama_adds_one_in_every_release_that_reads_ids(version):
     assert plumbing.problem is None and rule.problem is None
     assert plumbing.reads_config == (version not in OLDEST)
     assert rule.captured == ((5, 16, 29) if plumbing.reads_config else (2, 16, 29))
+    late = versions().index("0.4.9") <= versions().index(version) < versions().index("0.5.11")
+    assert (graph_order(rule, plumbing) or [None])[0] == ((2, 16, 29) if late else None)
     assert draft_rule(source(version), config, {})[0].captured == (2, 16, 29)
 
 

@@ -96,7 +96,7 @@ def verify(
 
 
 def _seen_before(job: Job) -> str:
-    """What preflight finds wrong with a job whose engine failed, as the end of a message; nothing when it finds nothing."""
+    """What preflight finds wrong with a job whose engine failed, as the end of the message about that."""
     from specwire.preflight import preflight
 
     paths = ["--model-path", str(job.target), "--speculative-draft-model-path", str(job.draft)]

@@ -109,7 +109,9 @@ def _context(config: Mapping[str, Any]) -> int | None:
     if "original_max_position_embeddings" in scaling or scaling.get("rope_type") == "llama3":
         factor = None
     length = next((config[key] for key in _LENGTHS if type(config.get(key)) is int), None)
-    return int(factor * length) if length is not None and isinstance(factor, (int, float)) and abs(factor) < 1e9 else length
+    if length is None or not isinstance(factor, (int, float)) or not abs(factor) < 1e9:
+        return length
+    return int(factor * length)
 
 
 def _two_thetas(config: Mapping[str, Any]) -> tuple[Any, Any] | None:

@@ -37,7 +37,7 @@ def _loads(facts: Facts) -> Check:
             "draft-load",
             f"the config names {names[0]} ({facts.model.where}), which builds fc.weight as "
             f"{list(facts.model.shape('fc.weight'))}; the tensors are an EAGLE-3 draft's: fc.weight is {list(facts.fc)}"
-            + "".join(f", {part}" for part in ("midlayer", "d2t") if any(part in name for name in facts.weights.tensors)),
+            + "".join(f", {part}" for part in ("midlayer", "d2t") if any(part in key for key in facts.weights.tensors)),
             f'"architectures": ["{_eagle3_class(facts.source, names[0])}"] in the draft\'s config.json',
         )
     if facts.model.stops:
@@ -73,7 +73,7 @@ def _embed_head(facts: Facts) -> Check:
         return fault(
             "embed-head",
             f"{facts.release} takes no tensor by the name {head}, and not the target's head either: it would stay random",
-            "export the draft with its head as lm_head.weight",
+            f"rename {head} to lm_head.weight in the checkpoint",
         )
     wrong = _wrong_shape(facts, "lm_head.weight") or _wrong_shape(facts, "embed_tokens.weight") or _shared(facts)
     if wrong:
@@ -221,7 +221,8 @@ def _norm_values(facts: Facts, tensors: tuple[str, ...]) -> Check | None:
     said = {name: facts.weights.emptied(name) for name in tensors}
     for name, state in said.items():
         if state == "not finite":
-            return fault("non-finite", f"{name} holds infinities or NaN", "copy the checkpoint again, or export it from an earlier step")
+            return fault("non-finite", f"{name} holds infinities or NaN",
+                         "copy the checkpoint again, or export it from an earlier step")
         if state == "zero" and name.endswith(".weight") and "GemmaRMSNorm" not in facts.model.text:
             return fault("norm", f"{name} is zero throughout: whatever passes through it is lost",
                          "copy the checkpoint again, or export it from the trained model")

@@ -106,7 +106,9 @@ class Facts:
     def misnamed(self) -> bool:
         """Whether the config names the class of an earlier EAGLE, and the tensors are an EAGLE-3 draft's."""
         built = self.model.shape("fc.weight") if self.model else None
-        return self.kind == EAGLE3 and "eagle3" not in self.draft["architectures"][0].lower() and built not in (None, self.fc)
+        takes_one_state = built is not None and built[1:] == (2 * (self.draft_hidden_in or 0),)  # and the embedding
+        named = "eagle3" in self.draft["architectures"][0].lower()
+        return self.kind == EAGLE3 and not named and takes_one_state and built != self.fc
 
     @property
     def captured(self) -> tuple[int, ...] | None:

@@ -51,9 +51,10 @@ def preflight(
     """
     source = Source(trees[0])
     recorded = _recorded(golden, trained)
-    facts = gather(source, target, draft, _launch(source, launch, launch_from, pid), recorded)
+    given = launch, launch_from, pid
+    facts = gather(source, target, draft, _launch(source, *given), recorded)
     checks = [found for check in CHECKS for found in check(facts)]
-    rows = [_row(facts, tree) for tree in trees]
+    rows = [_row(facts), *(_row(_served_by(facts, Source(tree), given)) for tree in trees[1:])]
     if len(trees) > 1:
         checks = [_without_launch(check) for check in checks] + [_all_match(rows)]
     return {
@@ -94,8 +95,8 @@ def _all_match(rows: list[dict[str, Any]]) -> Check:
     wrong = [row["version"] or row["tree"] for row in rows if row["matches"] is False]
     unknown = [row["version"] or row["tree"] for row in rows if row["matches"] is None]
     if wrong:
-        return fault("release-drift", f"{', '.join(wrong)} would not capture what the draft was trained on",
-                     "write for each release the ids of the table's last column; --disable-cuda-graph where graphs are spoken of")
+        return fault("release-drift", f"{', '.join(wrong)} would not start, or not hand on what the draft was trained on",
+                     "write for each release the ids of the table's last column; what stands below the table says more")
     if unknown:
         return skipped("release-drift", f"whether {', '.join(unknown)} would match is not known", needed=True)
     return ok("release-drift", f"all {len(rows)} trees capture what the draft was trained on")
@@ -107,11 +108,16 @@ def causes(checks: list[Check]) -> list[dict[str, Any]]:
     return [check.cause for check in sorted(faults, key=lambda check: CONFIDENCE.index(check.confidence))]
 
 
-def _row(facts: Facts, tree: Tree) -> dict[str, Any]:
+def _served_by(facts: Facts, source: Source, given: tuple[str | None, Path | None, int | None]) -> Facts:
+    """The same target, draft and launch on another tree."""
+    rule, plumbing = draft_rule(source, facts.target_config, facts.draft)
+    return replace(facts, source=source, rule=rule, plumbing=plumbing, launch=_launch(source, *given))
+
+
+def _row(facts: Facts) -> dict[str, Any]:
     """What a tree would capture for this draft's config, and whether that is what it was trained on."""
-    rule, plumbing = facts.rule, facts.plumbing
-    if tree is not facts.source.tree:
-        rule, plumbing = draft_rule(Source(tree), facts.target_config, facts.draft)
+    tree, rule, plumbing = facts.source.tree, facts.rule, facts.plumbing
+    unknown = ", ".join(facts.launch.unknown) if facts.launch else ""
     matches = None
     if facts.trained is not None and rule.understood and not plumbing.problem:
         same = rule.captured == facts.trained and rule.problem is None
@@ -119,6 +125,8 @@ def _row(facts: Facts, tree: Tree) -> dict[str, Any]:
     handed, said = graph_order(rule, plumbing) or (facts.trained, None)
     if matches and facts.graphs and handed != facts.trained:
         matches = None if facts.assumed else False
+    if unknown:
+        matches = False
     return {
         "tree": tree.named,
         "version": tree.version,
@@ -127,7 +135,7 @@ def _row(facts: Facts, tree: Tree) -> dict[str, Any]:
         "matches": matches,
         "rule": rule.text,
         "where": rule.where,
-        "problem": plumbing.problem or rule.problem,
+        "problem": plumbing.problem or rule.problem or (f"has no option {unknown}: it would not start" if unknown else None),
         "graph_order": said if handed != facts.trained and facts.graphs is not False else None,
         "ids_to_write": rule.ids_for(facts.trained) if facts.trained and not facts.assumed else None,
     }
