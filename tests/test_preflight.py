@@ -221,7 +221,9 @@ def test_a_file_that_the_launch_names_and_is_not_there(tmp_path):
                           ("org/FR-Spec/freq_32768.pt", "ok"), ("$MAP.pt", "ok")):
         document = run(tmp_path, flags=f"--speculative-token-map {name}")
         assert (document["verdict"], document["causes"]) == (verdict, []), name
-    assert "foo.pt: no such file" in str(run(tmp_path, flags="--speculative-token-map foo.pt")["checks"])
+    for option, verdict in (("--speculative-token-map", "inconclusive"), ("--chat-template", "ok")):
+        document = run(tmp_path, flags=f"{option} x.json")
+        assert document["verdict"] == verdict and f"{option} x.json: no such file here" in str(document["checks"])
 
 
 @pytest.mark.parametrize(

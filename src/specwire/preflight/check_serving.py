@@ -32,8 +32,9 @@ def _options(facts: Facts) -> Check:
         return fault("launch", f"{facts.release} has no option {', '.join(launch.unknown)}: it would not start",
                      f"write {', '.join(near)}" if near else "take it out, or use a release that has it")
     if absent := launch.absent():
-        said = ", ".join(f"{name} {value}" for name, value in absent.items())
-        return skipped("launch", f"{said}: no such file here, so what it holds was not looked at", needed=True)
+        said = ", ".join(f"--{name.replace('_', '-')} {value}" for name, value in absent.items())
+        return skipped("launch", f"{said}: no such file here, without which the engine does not start",
+                       needed=any("speculative" in name for name in absent))
     return ok("launch", f"{facts.release} has every option of it")
 
 
