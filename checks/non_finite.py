@@ -36,9 +36,12 @@ def _on_the_draft_s_side(evidence: Evidence) -> Cause | None:
     if found is None:
         return None
     saved, what = found
-    fix = "export the draft again; if the trained checkpoint holds it too, take an earlier one"
-    return Cause("certain", f"the states that reach the draft are finite; {what}",
-                 fix if saved else "serve the draft in the dtype of its checkpoint", steps=0)
+    seen = f"the states that reach the draft are finite; {what}"
+    if saved:
+        fix = "export the draft again; if the trained checkpoint holds it too, take an earlier one"
+        return Cause("certain", seen, fix, steps=0)
+    fix = "see that every weight was loaded (one that was not holds anything), and serve in the checkpoint's dtype"
+    return Cause("likely", seen, fix, steps=2)
 
 
 CAUGHT = [
