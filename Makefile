@@ -40,6 +40,7 @@ test: test-quick
 	$(PYTEST) -m engine
 
 test-quick: setup
+	$(BIN)/ruff check --quiet . && $(BIN)/ruff format --quiet --check .
 	$(PYTEST) -n 2 --dist worksteal -m "not engine and not release and not slow"
 
 releases: setup

@@ -25,11 +25,11 @@ from specwire.patching import surgery
 from specwire.trees.overlay import make_overlay
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "fixtures" / "zoo"))
-from boots import Warm  # noqa: E402
-from systems import System, system  # noqa: E402
-from yard import tree_of  # noqa: E402
+from boots import Warm
+from systems import System, system
+from yard import tree_of
 
-from specwire.verify import restored  # noqa: E402
+from specwire.verify import restored
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import specwire.engine.cpu as cpu
 
 sys.path.insert(0, str(Path(cpu.__file__).parent))
-import sgl_kernel  # noqa: E402
+import sgl_kernel
 
 POOL, POOL_LEN = 5, 24
 quick = settings(max_examples=40, deadline=None)

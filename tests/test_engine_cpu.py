@@ -20,7 +20,7 @@ from specwire.errors import SpecwireError
 from specwire.trees.tree import Tree
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "fixtures"))
-from make import make  # noqa: E402
+from make import make
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 

@@ -12,9 +12,9 @@ import torch
 from safetensors.torch import load_file
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "fixtures"))
-from make import make  # noqa: E402
-from sketches import SKETCHES  # noqa: E402
-from targets import FAMILIES  # noqa: E402
+from make import make
+from sketches import SKETCHES
+from targets import FAMILIES
 
 
 def digests(fixture) -> dict[str, str]:

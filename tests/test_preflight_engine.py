@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "fixtures" / "zoo"))
-from herd import OLDER  # noqa: E402
-from trial import Trial, layer_ids  # noqa: E402
-from yard import tree_of, yard  # noqa: E402
+from herd import OLDER
+from trial import Trial, layer_ids
+from yard import tree_of, yard
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 

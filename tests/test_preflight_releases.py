@@ -21,8 +21,8 @@ from specwire.preflight.rule import draft_rule, graph_order
 from specwire.trees.tree import Tree
 
 sys.path.insert(0, str(Path(__file__).parent))
-from preflight_models import DEEPSEEK, TARGET, draft, draft_config, draft_tensors, golden, target  # noqa: E402
-from releases import release_tree, versions  # noqa: E402
+from preflight_models import DEEPSEEK, TARGET, draft, draft_config, draft_tensors, golden, target
+from releases import release_tree, versions
 
 pytestmark = pytest.mark.release
 

@@ -149,7 +149,7 @@ def test_exactly_the_debug_lines_go(pair):
     before, after = pair
     ast.parse(before)
     found = plan(before, "generated.py")
-    assert found.after == after, [piece for piece in found.left]
+    assert found.after == after, found.left
     again = plan(found.after, "generated.py")
     assert again.after == found.after and not again.gone
 
@@ -257,7 +257,7 @@ def _result(text: str, switch: str | None, arguments: tuple) -> object:
         patch.setenv("EAGLE3_DEBUG", switch)
     try:
         with contextlib.redirect_stdout(io.StringIO()):
-            exec(compile(text, "x", "exec"), space)  # noqa: S102 - a generated program
+            exec(compile(text, "x", "exec"), space)
             return space["f"](*arguments, [1, 2])
     except (NameError, TypeError, AttributeError) as error:
         return type(error)

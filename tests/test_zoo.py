@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "fixtures" / "zoo"))
-from boots import edited, replaced  # noqa: E402
-from herd import HERD  # noqa: E402
-from kinds import all_faults  # noqa: E402
-from trial import INVENTED, Edit, Trial  # noqa: E402
-from yard import tree_of, yard  # noqa: E402
+from boots import edited, replaced
+from herd import HERD
+from kinds import all_faults
+from trial import INVENTED, Edit, Trial
+from yard import tree_of, yard
 
-from specwire.errors import SpecwireError  # noqa: E402
-from specwire.registry import modules  # noqa: E402
+from specwire.errors import SpecwireError
+from specwire.registry import modules
 
 FAULTS = all_faults()
 

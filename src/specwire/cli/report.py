@@ -33,11 +33,11 @@ def command(results, html, text, title, as_json, quiet):
     Example: specwire report verified/ benched/ swept/ --out report.html
              specwire report benched/bench.json --markdown report.md
     """
+    from specwire.regular import written_whole
     from specwire.report.contents import contents
     from specwire.report.markdown import markdown
     from specwire.report.page import page
     from specwire.report.read import read_results
-    from specwire.regular import written_whole
 
     if not html and not text:
         html = options.OutFile().convert("report.html", None, click.get_current_context())

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import sys
+
 import click
 
 from specwire.cli import _jobs as jobs

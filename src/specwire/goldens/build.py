@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specwire.errors import SpecwireError
-from specwire.goldens.labels import ASSUMED, TRUE_LIST
 from specwire.goldens.golden import STRAY, Noise, check_token_ids
+from specwire.goldens.labels import ASSUMED, TRUE_LIST
 from specwire.goldens.write import States, write_golden
 from specwire.model_files import read_config, target_name, text_config
 from specwire.tensorfile import open_tensors

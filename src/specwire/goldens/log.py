@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from specwire.errors import SpecwireError
-from specwire.regular import open_regular, read_text
 from specwire.goldens.golden import SCHEMA, Noise
+from specwire.regular import open_regular, read_text
 
 
 @dataclass(frozen=True)
