@@ -97,9 +97,7 @@ def make_files(folder: Path, rows: int, ranks: int, equal: bool) -> tuple[Path, 
         for slot, k in enumerate(SLOTS):
             put(golden, starts[f"boundary.{k}"] + first * HIDDEN * 2, block[:, slot])
         served = (
-            block
-            if equal
-            else (block.float() * (1 + 2e-3 * torch.randn(BLOCK, 1, 1, generator=random))).bfloat16()
+            block if equal else (block.float() * (1 + 2e-3 * torch.randn(BLOCK, 1, 1, generator=random))).bfloat16()
         )
         for path, where in events:
             put(path, where["hidden_states"] + first * len(SLOTS) * HIDDEN * 2, served)
@@ -177,11 +175,7 @@ def max_difference(golden: Path, capture: Path, rows: int) -> float:
     for slot, k in enumerate(SLOTS):
         wanted = mapped(a, f"boundary.{k}")
         for first in range(0, rows, step):
-            difference = (
-                (states[first : first + step, slot].float() - wanted[first : first + step].float())
-                .abs()
-                .max()
-            )
+            difference = (states[first : first + step, slot].float() - wanted[first : first + step].float()).abs().max()
             worst = max(worst, float(difference))
     return worst
 
@@ -210,9 +204,7 @@ document["verdict"])
 
 
 def run_check(golden: Path, captures: Path) -> tuple[tuple[float, float], int, str]:
-    done = subprocess.run(
-        [sys.executable, "-c", CHILD, golden, captures], capture_output=True, text=True, check=True
-    )
+    done = subprocess.run([sys.executable, "-c", CHILD, golden, captures], capture_output=True, text=True, check=True)
     wall, cpu, peak, verdict = done.stdout.split()
     return (float(wall), float(cpu)), int(peak), verdict
 

@@ -49,9 +49,7 @@ def main() -> int:
             allowed = (0, 1) if command[0] == rg else (0,)
             best[name] = tuple(map(min, best[name], _timed(command, allowed)))
     files = sum(1 for _ in tree.python_files())
-    print(
-        f"SGLang {tree.version}: {files} Python files, {len(os.sched_getaffinity(0))} processors, best of {ROUNDS}"
-    )
+    print(f"SGLang {tree.version}: {files} Python files, {len(os.sched_getaffinity(0))} processors, best of {ROUNDS}")
     for name, (wall, processor) in best.items():
         print(f"  {name:22} wall {wall * 1000:7.1f} ms   processor {processor * 1000:7.1f} ms")
     start = best["interpreter"]

@@ -99,7 +99,9 @@ def agreement(document: dict, out: Path) -> list[tuple]:
     for number, point in enumerate(document["points"]):
         (profile,) = read_profile(out / "points" / f"{number}-{point['name']}" / "profile")
         spans = [span for run in point["loads"][0]["runs"] for span in run["decoding"]]
-        ratio = sum(decoding(profile.cycles, *span) for span in spans) / sum(1000 * (end - begin) for begin, end in spans)
+        ratio = sum(decoding(profile.cycles, *span) for span in spans) / sum(
+            1000 * (end - begin) for begin, end in spans
+        )
         parts = point["loads"][0]["profile"]["decode"]["accounted"]
         found += [
             (f"{point['name']}: cycles and waits to the client's clock", f"{ratio:.3f}", "0.95 to 1.05", 0.95 <= ratio <= 1.05),

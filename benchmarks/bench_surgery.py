@@ -31,13 +31,9 @@ def main() -> int:
     original = Tree.find(sys.argv[1] if len(sys.argv) > 1 else "installed")
     rounds: list[dict[str, tuple[float, float]]] = []
     with tempfile.TemporaryDirectory(prefix="specwire-bench-") as folder:
-        shutil.copytree(
-            original.package, Path(folder) / "sglang", ignore=shutil.ignore_patterns("__pycache__")
-        )
+        shutil.copytree(original.package, Path(folder) / "sglang", ignore=shutil.ignore_patterns("__pycache__"))
         tree, names = Tree.find(folder), surgery.chosen([], ["debug"])
-        files = [
-            change.before for change in surgery.plan_apply(tree, names).changes if change.before is not None
-        ]
+        files = [change.before for change in surgery.plan_apply(tree, names).changes if change.before is not None]
         for _ in range(ROUNDS):
             rounds.append({
                 "parse": _timed(collecting.paused()(lambda: [libcst.parse_module(data) for data in files])),

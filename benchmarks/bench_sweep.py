@@ -37,7 +37,15 @@ def run(family: str, place: Path) -> int:
     make = [sys.executable, ROOT / "fixtures" / "make.py", family, place / "models", "--draft", "accepted"]
     subprocess.run([*make, "--dtype", "float32"], check=True, stdout=subprocess.DEVNULL)
     (place / "grid.toml").write_text(GRID, "utf-8")
-    command = [*SPECWIRE, "sweep", "installed", "--target", place / "models" / "target", "--draft", place / "models" / "draft"]
+    command = [
+        *SPECWIRE,
+        "sweep",
+        "installed",
+        "--target",
+        place / "models" / "target",
+        "--draft",
+        place / "models" / "draft",
+    ]
     command += ["--device", "cpu", "--grid", place / "grid.toml", "--out", place / "sweep", *LOAD]
     before = killed(command, place / "sweep")
     left = servers_below(place / "sweep")
@@ -46,7 +54,15 @@ def run(family: str, place: Path) -> int:
     seconds = time.monotonic() - begun
     subprocess.run([*SPECWIRE, "report", place / "sweep", "--out", place / "report.html"], check=True)
     document = json.loads((place / "sweep" / "sweep.json").read_text("utf-8"))
-    return judged(document, done.returncode, before, measured(place / "sweep"), left, seconds, (place / "report.html").read_text("utf-8"))
+    return judged(
+        document,
+        done.returncode,
+        before,
+        measured(place / "sweep"),
+        left,
+        seconds,
+        (place / "report.html").read_text("utf-8"),
+    )
 
 
 def killed(command: list, out: Path) -> dict[str, bytes]:
@@ -67,7 +83,7 @@ def measured(out: Path) -> dict[str, bytes]:
 def servers_below(out: Path) -> list[int]:
     """Processes that still work for the sweep some seconds after its end."""
     deadline = time.monotonic() + 60
-    while (found := [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _works_for(pid, out)]):
+    while found := [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _works_for(pid, out)]:
         if time.monotonic() > deadline:
             return found
         time.sleep(0.5)
@@ -86,7 +102,10 @@ def judged(document, code, before, after, left, seconds, page) -> int:
     new = [point for point in points if point["state"] == "ok" and not any(point["id"] in name for name in before)]
     served = sum(point["seconds"] for point in [*new, *document["confirmation"]])
     best = document["best"]
-    length = best and next(point for point in points if point["id"] == best["id"])["loads"][0]["runs"][-1]["acceptance"]["length"]
+    length = (
+        best
+        and next(point for point in points if point["id"] == best["id"])["loads"][0]["runs"][-1]["acceptance"]["length"]
+    )
     checks = [
         ("exit code of the second go", code, "0", code == 0),
         ("points that work", sum(point["state"] == "ok" for point in points), POINTS, document["complete"] and len(new) + len(before) == POINTS),

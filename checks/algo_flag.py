@@ -27,10 +27,8 @@ def check(evidence: Evidence) -> Cause | None:
     return Cause(
         "certain" if final or flag in ("EAGLE", "NEXTN") else "likely",
         f"the draft received states {evidence.width} wide where {slots * hidden} ({slots} x {hidden}) were "
-        f"trained; they are {what}"
-        + (f"; the engine was started with --speculative-algorithm {flag}" if flag else ""),
-        "start the engine with --speculative-algorithm EAGLE3: only then does the target collect its inner "
-        "states",
+        f"trained; they are {what}" + (f"; the engine was started with --speculative-algorithm {flag}" if flag else ""),
+        "start the engine with --speculative-algorithm EAGLE3: only then does the target collect its inner states",
         steps=0,
     )
 
@@ -38,7 +36,9 @@ def check(evidence: Evidence) -> Cause | None:
 CAUGHT = [
     Case("final states reach the draft", slots=("final_norm",)),
     Case(
-        "the launch line says so", slots=("final_norm",), ranks=2,
+        "the launch line says so",
+        slots=("final_norm",),
+        ranks=2,
         context={"launch": "--speculative-algorithm EAGLE --tp 2"},
     ),
 ]

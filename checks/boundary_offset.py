@@ -24,7 +24,8 @@ def check(evidence: Evidence) -> Cause | None:
         "likely" if ignored else "certain",
         f"slots hold boundaries {listed(found)} where {listed(trained)} were trained: each is {abs(offset)} "
         f"{'below' if offset < 0 else 'above'}, and fits within the noise floor",
-        layer_ids_fix(evidence, found), steps=1,
+        layer_ids_fix(evidence, found),
+        steps=1,
     )
 
 
@@ -32,7 +33,8 @@ CAUGHT = [
     Case("one below", slots=(2, 6, 9)),
     Case("one above, in bfloat16", slots=(4, 8, 11), dtype="bfloat16"),
     Case(
-        "the draft's ids were meant as layer outputs", slots=(2, 6, 9),
+        "the draft's ids were meant as layer outputs",
+        slots=(2, 6, 9),
         context={"draft": {"eagle_aux_hidden_state_layer_ids": [2, 6, 9]}},
     ),
 ]

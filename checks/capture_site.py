@@ -27,7 +27,8 @@ def check(evidence: Evidence) -> Cause | None:
         "likely",
         f"only the {len(rows)} rows of token {placeholders.pop()} differ, at boundaries {listed(early)}; the other "
         f"{len(tokens) - len(rows)} rows are exact",
-        "record the states after the image features have been added at these layers, or take later layers", steps=4,
+        "record the states after the image features have been added at these layers, or take later layers",
+        steps=4,
     )
 
 

@@ -18,9 +18,12 @@ def check(evidence: Evidence) -> Cause | None:
     what = _of_the_slots(evidence) or _within_slots(evidence)
     if what is None:
         return None
-    return Cause("certain", f"{what}: in that order every slot is the golden's, within the noise floor",
-                 "join the slots along the last axis (torch.cat), and leave each row's columns where the target has "
-                 "them", steps=1)
+    return Cause(
+        "certain",
+        f"{what}: in that order every slot is the golden's, within the noise floor",
+        "join the slots along the last axis (torch.cat), and leave each row's columns where the target has them",
+        steps=1,
+    )
 
 
 def _of_the_slots(evidence: Evidence) -> str | None:
@@ -44,7 +47,9 @@ def _of_the_slots(evidence: Evidence) -> str | None:
 def _within_slots(evidence: Evidence) -> str | None:
     hidden = evidence.golden.hidden
     for width in (size for size in range(2, hidden // 2 + 1) if hidden % size == 0):
-        crossed = [(evidence.captured(slot).view(-1, width, hidden // width), evidence.trained[slot]) for slot in evidence.off]
+        crossed = [
+            (evidence.captured(slot).view(-1, width, hidden // width), evidence.trained[slot]) for slot in evidence.off
+        ]
         if all(evidence.fits(states.transpose(1, 2).flatten(1), k) for states, k in crossed):
             return f"slots {list(evidence.off)}: {hidden // width} heads of {width} columns lie across each other"
     return None

@@ -23,20 +23,26 @@ def check(evidence: Evidence) -> Cause | None:
         "certain" if known else "possible",
         f"slots hold {listed(found)}, what an engine takes for {evidence.golden.layers} layers by default; "
         f"{listed(trained)} were trained; the draft's config {config}",
-        layer_ids_fix(evidence, found), steps=1 if known else 2,
+        layer_ids_fix(evidence, found),
+        steps=1 if known else 2,
     )
 
 
 CAUGHT = [
     Case(
-        "no ids in the config", slots=(2, 6, 9), trained=(3, 6, 11), context={"draft": {"eagle_config": {}}},
+        "no ids in the config",
+        slots=(2, 6, 9),
+        trained=(3, 6, 11),
+        context={"draft": {"eagle_config": {}}},
     ),
     Case(
-        "ids that are not read", slots=(2, 6, 9),
+        "ids that are not read",
+        slots=(2, 6, 9),
         context={"draft": {"eagle_aux_hidden_state_layer_ids": [4, 8, 11]}},
     ),
     Case(
-        "ids that make no difference", slots=(2, 6, 9),
+        "ids that make no difference",
+        slots=(2, 6, 9),
         context={"draft": {"eagle_aux_hidden_state_layer_ids": [3, 7, 10]}, "rule": lambda ids: [2, 6, 9]},
     ),
 ]
@@ -44,7 +50,8 @@ CLEAN = [
     Case("as trained"),
     Case("defaults that were trained", slots=(2, 6, 9), trained=(2, 6, 9)),
     Case(
-        "the config asked for them", slots=(2, 6, 9),
+        "the config asked for them",
+        slots=(2, 6, 9),
         context={"draft": {"eagle_aux_hidden_state_layer_ids": [2, 6, 9]}},
     ),
 ]

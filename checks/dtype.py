@@ -42,7 +42,8 @@ def _in_the_states(evidence: Evidence) -> Cause | None:
                 f"slots {list(evidence.off)}: every value is one that {name} can hold, and the golden's to within "
                 "its rounding",
                 f"keep the states in {evidence.golden.dtype}: something rounds them to {name} on their way to the "
-                "draft", steps=1,
+                "draft",
+                steps=1,
             )
     return None
 

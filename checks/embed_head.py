@@ -23,13 +23,15 @@ def check(evidence: Evidence) -> Cause | None:
             "certain",
             f"the embeddings that reach the draft are of no known table: nearest is {min(errors, key=errors.get)}, "
             f"off by {least:.2g}",
-            "load the embedding that the draft was trained with", steps=1,
+            "load the embedding that the draft was trained with",
+            steps=1,
         )
     if own is not None and own > CLOSE:
         return Cause(
             "likely",
             f"the draft got the target's embeddings; its checkpoint has its own, which differ by {own:.2g}",
-            "let the engine load the draft's own embed_tokens, if it was trained with it", steps=2,
+            "let the engine load the draft's own embed_tokens, if it was trained with it",
+            steps=2,
         )
     try:
         wrong = [token for token in evidence.draft.drafted if token[0] not in token[1:]]
@@ -41,7 +43,8 @@ def check(evidence: Evidence) -> Cause | None:
         "certain",
         f"after {len(wrong)} prefills the draft's own state is right, and the token drafted from it is "
         f"{wrong[0][0]} where its lm_head says {wrong[0][1]}",
-        "load the draft's own lm_head, or share the target's if training did", steps=1,
+        "load the draft's own lm_head, or share the target's if training did",
+        steps=1,
     )
 
 

@@ -21,8 +21,7 @@ def check(evidence: Evidence) -> Cause | None:
         "certain",
         f"slot {', '.join(map(str, slots))} holds boundary 0, the token embeddings, where boundary "
         f"{', '.join(str(trained[slot]) for slot in slots)} was trained (captured {listed(found)})",
-        layer_ids_fix(evidence, found) if None not in found else f"give slot {slots[0]} the id of its "
-            "trained layer",
+        layer_ids_fix(evidence, found) if None not in found else f"give slot {slots[0]} the id of its trained layer",
         steps=2 if shifted and len(found) > 1 else 1,
     )
 

@@ -23,8 +23,12 @@ def _without_bias(evidence: Evidence) -> Cause | None:
         return None
     if run != "without its bias":
         return None
-    return Cause("certain", "fc ran without the bias that the checkpoint has",
-                 'write "bias": true into the draft\'s config.json, or use a release that reads fc.bias', steps=1)
+    return Cause(
+        "certain",
+        "fc ran without the bias that the checkpoint has",
+        'write "bias": true into the draft\'s config.json, or use a release that reads fc.bias',
+        steps=1,
+    )
 
 
 def _of_the_states(evidence: Evidence) -> Cause | None:
@@ -35,11 +39,16 @@ def _of_the_states(evidence: Evidence) -> Cause | None:
             "certain",
             f"fc takes {takes} columns, the golden's concat is {len(trained) * hidden} ({len(trained)} x {hidden}) "
             f"and {width} were captured",
-            "use the draft that was trained for this target, and the golden that belongs to it", steps=0,
+            "use the draft that was trained for this target, and the golden that belongs to it",
+            steps=0,
         )
     if evidence.slot_count == 1 < len(trained) and takes == len(trained) * hidden and evidence.context.aux_off:
-        return Cause("certain", f"the draft's config has use_aux_hidden_state false, so {width} columns reached it; "
-                     f"fc takes {takes}", "write use_aux_hidden_state: true into the draft's eagle_config", steps=0)
+        return Cause(
+            "certain",
+            f"the draft's config has use_aux_hidden_state false, so {width} columns reached it; fc takes {takes}",
+            "write use_aux_hidden_state: true into the draft's eagle_config",
+            steps=0,
+        )
     if width and (found := static_cause(evidence, "fc-width")):
         return found
     if not width or evidence.slot_count or sharded(evidence):
@@ -48,7 +57,8 @@ def _of_the_states(evidence: Evidence) -> Cause | None:
         "certain",
         f"the states are {width} wide, which is no multiple of the target's hidden size {hidden}; "
         f"{len(trained) * hidden} were trained",
-        "use a draft and a golden that belong to this target: its hidden size differs from the golden's", steps=0,
+        "use a draft and a golden that belong to this target: its hidden size differs from the golden's",
+        steps=0,
     )
 
 
@@ -57,7 +67,8 @@ CAUGHT = [
     Case("its bias left out", draft_run={"bias": "skipped"}),
     Case("fc for two slots", context={"draft": {}, "draft_weights": {"fc.weight": (32, 64)}}),
     Case(
-        "states switched off in the draft's config", slots=("final_norm",),
+        "states switched off in the draft's config",
+        slots=("final_norm",),
         context={
             "draft": {"eagle_config": {"use_aux_hidden_state": False}},
             "draft_weights": {"fc.weight": (32, 96)},

@@ -34,7 +34,8 @@ def _by_the_head(evidence: Evidence) -> Cause | None:
         f"{wrong.name} misses the returned {found.by} in {wrong.failed} of {wrong.rows} rows"
         + (f" by up to {wrong.worst:.2g}" if wrong.worst is not None else f": {wrong.why}")
         + f", where {(sound or found.end).name} gives them to {(sound or found.end).worst:.1g}",
-        FIX, steps=1,
+        FIX,
+        steps=1,
     )
 
 
@@ -44,8 +45,12 @@ def _by_the_golden(evidence: Evidence) -> Cause | None:
         return None
     slot = trained.index(last)
     if found == tuple(k for k in trained if k != last):
-        return Cause("certain", f"the slots hold {listed(found)}: boundary {last}, after the last layer, was "
-                                "not captured", FIX, steps=1)
+        return Cause(
+            "certain",
+            f"the slots hold {listed(found)}: boundary {last}, after the last layer, was not captured",
+            FIX,
+            steps=1,
+        )
     if evidence.off != (slot,) or len(found) != len(trained):
         return None
     if found[slot] == last - 1:
@@ -53,7 +58,8 @@ def _by_the_golden(evidence: Evidence) -> Cause | None:
             "certain",
             f"slot {slot} holds boundary {last - 1}, the last layer's input, where its output was trained; the "
             "others are exact",
-            FIX, steps=1,
+            FIX,
+            steps=1,
         )
     k, distance = evidence.nearest[slot]
     if found[slot] is not None or k < last - 1 or distance > 0.5 or is_final(evidence, slot):
@@ -62,7 +68,8 @@ def _by_the_golden(evidence: Evidence) -> Cause | None:
         "likely",
         f"slot {slot} is {distance:.2g} from boundary {k} and no boundary exactly, while the other slots are exact: "
         "a step at the end of the stack is missing, or comes too early",
-        FIX, steps=3,
+        FIX,
+        steps=3,
     )
 
 
@@ -70,7 +77,9 @@ CAUGHT = [
     Case("a slot short", slots=(3, 7), trained=(3, 7, 12)),
     Case("the last layer's input", slots=(3, 7, 11), trained=(3, 7, 12), dtype="bfloat16"),
     Case(
-        "a small step left out", trained=(3, 7, 12), slots=(3, 7, 12),
+        "a small step left out",
+        trained=(3, 7, 12),
+        slots=(3, 7, 12),
         alter=one_slot(2, lambda states: states * 1.02 + 0.01),
     ),
 ]

@@ -25,7 +25,9 @@ def _said(evidence: Evidence, k: int) -> str | None:
     rows, places, tokens = evidence.wanted(k), evidence.seen.places, evidence.tokens
     same = [other for other in evidence.seen.boundaries if other != k and evidence.wanted(other).equal(rows)]
     if same:
-        return f"the golden's boundary {k} is its boundary {same[0]}, byte for byte: one of them is not what it is called"
+        return (
+            f"the golden's boundary {k} is its boundary {same[0]}, byte for byte: one of them is not what it is called"
+        )
     seen: dict[bytes, int] = {}
     for row, values in enumerate(rows if k else ()):
         where = "prompt {}, position {}".format(*places[row])

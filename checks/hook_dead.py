@@ -22,27 +22,34 @@ def check(evidence: Evidence) -> Cause | None:
     return Cause(
         "certain",
         (f"set to capture {listed(told)}, the target captured none" if told else "the engine ran EAGLE3")
-        + (f"; the draft received states {evidence.width} wide where {len(evidence.trained)} x "
-           f"{evidence.golden.hidden} were trained" if narrow else ""),
-        "this model class does not collect inner states although it takes the setting: use a release in "
-        "which it does", steps=0,
+        + (
+            f"; the draft received states {evidence.width} wide where {len(evidence.trained)} x "
+            f"{evidence.golden.hidden} were trained"
+            if narrow
+            else ""
+        ),
+        "this model class does not collect inner states although it takes the setting: use a release in which it does",
+        steps=0,
     )
 
 
 CAUGHT = [
     Case(
-        "EAGLE3, and final states reach the draft", slots=("final_norm",),
+        "EAGLE3, and final states reach the draft",
+        slots=("final_norm",),
         context={"launch": "--speculative-algorithm EAGLE3"},
     ),
     Case(
-        "set, and none captured", slots=("final_norm",),
+        "set, and none captured",
+        slots=("final_norm",),
         forward_end={"note": "captured: 0", "captured": [3, 7, 10]},
     ),
 ]
 CLEAN = [
     Case("one inner state", slots=(7,), context={"launch": "--speculative-algorithm EAGLE3"}),
     Case(
-        "switched off in the draft's config", slots=("final_norm",),
+        "switched off in the draft's config",
+        slots=("final_norm",),
         context={
             "launch": "--speculative-algorithm EAGLE3",
             "draft": {"eagle_config": {"use_aux_hidden_state": False}},

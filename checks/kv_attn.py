@@ -17,11 +17,15 @@ def check(evidence: Evidence) -> Cause | None:
     if found := static_cause(evidence, "kv-attn"):
         return found
     if evidence.sample and evidence.off and (first := off_from(evidence) or 0) > 1:
-        return Cause("likely", f"in every prompt the rows before position {first} are the golden's, and those from there on "
-                     f"are off (slots {list(evidence.off)}): the target attends to {first} tokens where the golden's saw "
-                     f"more, or the other way round",
-                     "compare the served target's sliding_window, layer_types and rope_scaling with those that the golden was "
-                     f"built with, and see whether {first} is the engine's chunk of a prefill", steps=2)
+        return Cause(
+            "likely",
+            f"in every prompt the rows before position {first} are the golden's, and those from there on "
+            f"are off (slots {list(evidence.off)}): the target attends to {first} tokens where the golden's saw "
+            f"more, or the other way round",
+            "compare the served target's sliding_window, layer_types and rope_scaling with those that the golden was "
+            f"built with, and see whether {first} is the engine's chunk of a prefill",
+            steps=2,
+        )
     run, errors = evidence.draft.layer_run, evidence.draft.layer_errors
     if run is None or not run.startswith("attention"):
         return None
@@ -30,7 +34,8 @@ def check(evidence: Evidence) -> Cause | None:
         f"the draft's layer ran with {run}: so its output fits to {errors[run]:.1e}, as configured to "
         f"{errors['as configured']:.1e}",
         "give the draft's attention the window of its own config (--speculative-draft-window-size), and see that "
-        "its cache is written for the prompt and read back from the same slots", steps=1,
+        "its cache is written for the prompt and read back from the same slots",
+        steps=1,
     )
 
 

@@ -21,14 +21,16 @@ def check(evidence: Evidence) -> Cause | None:
     return Cause(
         "certain" if all(exact for exact, _ in parts) else "likely",
         f"slots {slots}: " + parts[0][1],
-        "record hidden_states + residual where the target collects its inner states", steps=1,
+        "record hidden_states + residual where the target collects its inner states",
+        steps=1,
     )
 
 
 CAUGHT = [
     Case("branch alone", slots=("branch.3", "branch.7", "branch.10")),
     Case(
-        "branch alone, golden without residuals", slots=("branch.3", "branch.7", "branch.10"),
+        "branch alone, golden without residuals",
+        slots=("branch.3", "branch.7", "branch.10"),
         residuals=False,
     ),
     Case("residual alone", slots=("residual.3", "residual.7", "residual.10"), dtype="bfloat16"),

@@ -24,7 +24,8 @@ def check(evidence: Evidence) -> Cause | None:
         f"slots {sorted({slot for *_, slot in bad})}; first: rank {rank}, slot {slot}, prompt {prompt}, position "
         f"{position}",
         f"serve in the checkpoint's dtype{half}; hidden-state-dump shows which boundary is the first that is not "
-        "finite", steps=0,
+        "finite",
+        steps=0,
     )
 
 
@@ -54,4 +55,8 @@ CAUGHT = [
     Case("overflow in float16", alter=lambda states, world: (states * 1e5).half()),
     Case("on one rank only", ranks=2, per_rank=lambda rank, states, world: states / (1 - rank)),
 ]
-CLEAN = [Case("as trained"), Case("a sound draft", draft_run={}), Case("large but finite", alter=lambda states, world: states * 1e5)]
+CLEAN = [
+    Case("as trained"),
+    Case("a sound draft", draft_run={}),
+    Case("large but finite", alter=lambda states, world: states * 1e5),
+]

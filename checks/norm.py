@@ -21,8 +21,12 @@ def check(evidence: Evidence) -> Cause | None:
     for slot in evidence.off:
         k = evidence.trained[slot]
         if is_final(evidence, slot):
-            return Cause("certain", f"slot {slot} holds the states after the final norm, where boundary {k} "
-                                    "was trained, before any norm", fix, steps=1)
+            return Cause(
+                "certain",
+                f"slot {slot} holds the states after the final norm, where boundary {k} was trained, before any norm",
+                fix,
+                steps=1,
+            )
     fitted = [normed(evidence, slot) for slot in evidence.off]
     if None in fitted:
         return None
@@ -30,7 +34,8 @@ def check(evidence: Evidence) -> Cause | None:
         "certain",
         f"slots {list(evidence.off)}: {fitted[0]}, exact within the noise floor on rows that the weights were not "
         "fitted to",
-        fix, steps=3,
+        fix,
+        steps=3,
     )
 
 
@@ -42,9 +47,13 @@ def _before_fc(evidence: Evidence) -> Cause | None:
         return None
     if run not in ("with the norms", "without the norms"):
         return None
-    return Cause("certain", f"fc ran {run} before it, which is not what the draft's config says",
-                 "set norm_before_fc or fc_norm in the draft's config.json as it was in training, and use a "
-                 "release that reads it", steps=1)
+    return Cause(
+        "certain",
+        f"fc ran {run} before it, which is not what the draft's config says",
+        "set norm_before_fc or fc_norm in the draft's config.json as it was in training, and use a "
+        "release that reads it",
+        steps=1,
+    )
 
 
 def _of_the_output(evidence: Evidence) -> Cause | None:
@@ -55,10 +64,13 @@ def _of_the_output(evidence: Evidence) -> Cause | None:
         return None
     if run is None or not run.endswith("norm of its output"):
         return None
-    return Cause("certain", f"the draft's state for its next step came {run}: so it fits to {errors[run]:.1e}, as "
-                 f"configured to {errors['as configured']:.1e}",
-                 "set norm_output in the draft's config.json as it was in training, and use a release that reads it",
-                 steps=1)
+    return Cause(
+        "certain",
+        f"the draft's state for its next step came {run}: so it fits to {errors[run]:.1e}, as "
+        f"configured to {errors['as configured']:.1e}",
+        "set norm_output in the draft's config.json as it was in training, and use a release that reads it",
+        steps=1,
+    )
 
 
 def _normed(states, world):

@@ -23,7 +23,8 @@ def check(evidence: Evidence) -> Cause | Skipped | None:
         f"acceptance length {length:g}, and all {len(evidence.seen.places)} rows looked at are the golden's in "
         "every slot",
         "look at the draft's side first (what was found there is listed before this), then at training data "
-        "and workload", steps=9,
+        "and workload",
+        steps=9,
     )
 
 

@@ -19,7 +19,8 @@ def check(evidence: Evidence) -> Cause | None:
         "certain",
         f"the draft received {hidden} columns, exactly slot 0 of the {len(trained)} x {hidden} that were sent, and "
         f"the engine runs disaggregated ({evidence.context.launch['disaggregation_mode']})",
-        f"make the transfer buffer {len(trained) * hidden} wide, as the concat is", steps=0,
+        f"make the transfer buffer {len(trained) * hidden} wide, as the concat is",
+        steps=0,
     )
 
 

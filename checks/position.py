@@ -15,8 +15,12 @@ def check(evidence: Evidence) -> Cause | None:
     odd = evidence.alignment.odd_positions if evidence.alignment else ()
     if not odd:
         return None
-    return Cause("certain", f"{len(odd)} prefills have positions that are not their tokens': {odd[0]}",
-                 "give the draft, for each row, the position of the target's token in that row", steps=1)
+    return Cause(
+        "certain",
+        f"{len(odd)} prefills have positions that are not their tokens': {odd[0]}",
+        "give the draft, for each row, the position of the target's token in that row",
+        steps=1,
+    )
 
 
 CAUGHT = [

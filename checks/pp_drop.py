@@ -17,9 +17,9 @@ def check(evidence: Evidence) -> Cause | None:
         return None
     start = evidence.golden.layers - evidence.golden.layers // stages
     local = [k for k in trained if start + k <= evidence.golden.layers]
-    if len(found) < len(trained) and found == trained[-len(found):]:
+    if len(found) < len(trained) and found == trained[-len(found) :]:
         what = f"only {listed(found)} of {listed(trained)} arrived: those before the last stage are missing"
-    elif any(list(found) == [first + k for k in local[:len(found)]] for first in (start, start + 1)):
+    elif any(list(found) == [first + k for k in local[: len(found)]] for first in (start, start + 1)):
         what = f"slots hold {listed(found)}, layers {listed(local)} counted from the last stage's start"
     else:
         return None
@@ -27,14 +27,17 @@ def check(evidence: Evidence) -> Cause | None:
         "certain",
         f"{what} (pp_size {stages})",
         "hand the collected states on with the pipeline's proxy tensors, and compare global layer numbers; or "
-        "serve without pipeline stages", steps=0,
+        "serve without pipeline stages",
+        steps=0,
     )
 
 
 CAUGHT = [
     Case("only the last stage's", slots=(7, 10), context={"launch": "--pp-size 2"}),
     Case(
-        "counted from the stage's start", slots=(8, 10), trained=(2, 4, 10),
+        "counted from the stage's start",
+        slots=(8, 10),
+        trained=(2, 4, 10),
         context={"launch": "--pp-size 2"},
     ),
 ]

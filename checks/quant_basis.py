@@ -22,7 +22,8 @@ def check(evidence: Evidence) -> Cause | None:
             "certain",
             f"slots {list(evidence.off)}: the rows have the golden's sizes and inner products within the noise "
             "floor, and other entries: the same states in a rotated basis",
-            "rotate the states back before the draft, or use a draft trained in this basis", steps=2,
+            "rotate the states back before the draft, or use a draft trained in this basis",
+            steps=2,
         )
     config = evidence.context.target or {}
     method = (config.get("quantization_config") or {}).get("quant_method")

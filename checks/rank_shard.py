@@ -16,8 +16,12 @@ FIX = "gather the states over the ranks (all-gather) before they are handed to t
 def check(evidence: Evidence) -> Cause | None:
     if kind := sharded(evidence):
         order = "side by side" if kind == "columns" else "below each other"
-        return Cause("certain", f"each rank holds some of the {kind}: put {order} in rank order they are the "
-                                "golden's concat", FIX, steps=0)
+        return Cause(
+            "certain",
+            f"each rank holds some of the {kind}: put {order} in rank order they are the golden's concat",
+            FIX,
+            steps=0,
+        )
     if len(evidence.ranks) < 2 or not evidence.off:
         return None
     parts = [evidence.captured(slot, rank) for slot in evidence.off for rank in evidence.ranks]
@@ -27,14 +31,19 @@ def check(evidence: Evidence) -> Cause | None:
         return None
     bare = [rank for rank in evidence.ranks if not any(evidence.captured(slot, rank).any() for slot in evidence.off)]
     if len(bare) == len(evidence.ranks) - 1:
-        return Cause("certain", f"slots {list(evidence.off)}: one rank holds the golden's rows, and rank "
-                     f"{', '.join(map(str, bare))} nothing but zeros", "hand the states to every rank: each drafts from "
-                     "its own copy", steps=1)
+        return Cause(
+            "certain",
+            f"slots {list(evidence.off)}: one rank holds the golden's rows, and rank "
+            f"{', '.join(map(str, bare))} nothing but zeros",
+            "hand the states to every rank: each drafts from its own copy",
+            steps=1,
+        )
     return Cause(
         "certain",
         f"slots {list(evidence.off)}: no value is set on two ranks, and their sum over {len(evidence.ranks)} ranks "
         "is the golden's row",
-        FIX, steps=1,
+        FIX,
+        steps=1,
     )
 
 

@@ -16,11 +16,15 @@ def check(evidence: Evidence) -> Cause | None:
     if found := static_cause(evidence, "rope"):
         return found
     if evidence.sample and evidence.off and off_from(evidence) == 1:
-        return Cause("likely", f"in every prompt the row at position 0 is the golden's, and those after it are off (slots "
-                     f"{list(evidence.off)}, by about {max(evidence.nearest[slot][1] for slot in evidence.off):.2g}): the "
-                     "same tokens in the same layers, turned or attended to otherwise",
-                     "compare the served target's rope_theta, rope_scaling and attention settings with those that the golden "
-                     "was built with, and what the engine makes of them", steps=2)
+        return Cause(
+            "likely",
+            f"in every prompt the row at position 0 is the golden's, and those after it are off (slots "
+            f"{list(evidence.off)}, by about {max(evidence.nearest[slot][1] for slot in evidence.off):.2g}): the "
+            "same tokens in the same layers, turned or attended to otherwise",
+            "compare the served target's rope_theta, rope_scaling and attention settings with those that the golden "
+            "was built with, and what the engine makes of them",
+            steps=2,
+        )
     run, errors = evidence.draft.layer_run, evidence.draft.layer_errors
     if run is None or not run.startswith(("rope", "without rotary")):
         return None
@@ -28,7 +32,8 @@ def check(evidence: Evidence) -> Cause | None:
         "certain",
         f"the draft's layer ran {run}: so its output fits to {errors[run]:.1e}, as configured (theta "
         f"{evidence.draft.reference.theta:g}) to {errors['as configured']:.1e}",
-        "give the draft its own rotary table, with the theta of its config.json", steps=1,
+        "give the draft its own rotary table, with the theta of its config.json",
+        steps=1,
     )
 
 
@@ -53,7 +58,9 @@ CAUGHT = [
 CLEAN = [
     Case("from the fourth row on", draft_run={}, alter=_after(3)),
     Case("from the first row on", draft_run={}, alter=_after(0)),
-    Case("rows late, but for the first", draft_run={}, alter=lambda states, world: states[[0, *range(len(states) - 1)]]),
+    Case(
+        "rows late, but for the first", draft_run={}, alter=lambda states, world: states[[0, *range(len(states) - 1)]]
+    ),
     Case("as configured", draft_run={}),
     Case("other weights", draft_run={"fc": "random"}),
     Case("without the norm of its output", draft_run={"output": "bare"}),

@@ -22,7 +22,8 @@ def check(evidence: Evidence) -> Cause | None:
             "certain",
             f"{len(short)} prefills recorded fewer states than tokens: {short[0]} has {short[0].rows} rows for "
             f"{len(short[0].token_ids)} tokens",
-            FIX, steps=1,
+            FIX,
+            steps=1,
         )
     if not evidence.off or not evidence.nearest_rows or not (moved := evidence.moved_rows):
         return None
@@ -33,9 +34,15 @@ def check(evidence: Evidence) -> Cause | None:
         return None  # most rows are off by the same step: a shift
     row, there = moved[0]
     what = "is zero" if there is None else "holds prompt {}, position {}".format(*places[there])
-    return Cause("certain", f"{len(moved)} of {len(places)} rows are not in their place, the others are "
-                            "exact; "
-                 "prompt {}, position {} ".format(*places[row]) + what, FIX, steps=2)
+    return Cause(
+        "certain",
+        f"{len(moved)} of {len(places)} rows are not in their place, the others are "
+        "exact; "
+        "prompt {}, position {} ".format(*places[row])
+        + what,
+        FIX,
+        steps=2,
+    )
 
 
 def _swapped(states, world):

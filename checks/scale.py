@@ -22,7 +22,8 @@ def check(evidence: Evidence) -> Cause | None:
         f"slots {list(evidence.off)}: each row is the golden's times {said}, within the noise floor",
         "find the factor: an embedding or residual multiplier, or a scale of a quantised buffer, that training had "
         f"and serving has not, or the other way round (the hidden size is {evidence.golden.hidden}, its root "
-        f"{evidence.golden.hidden**0.5:.4g})", steps=1,
+        f"{evidence.golden.hidden**0.5:.4g})",
+        steps=1,
     )
 
 

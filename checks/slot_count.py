@@ -20,8 +20,7 @@ def check(evidence: Evidence) -> Cause | None:
         "certain",
         f"the states are {evidence.width} wide, {count} x {hidden}, where {len(trained)} x {hidden} were "
         "trained; the slots hold "
-        f"{listed(evidence.found)} of {listed(trained)}"
-        + (f", so {listed(left_out)} is missing" if left_out else ""),
+        f"{listed(evidence.found)} of {listed(trained)}" + (f", so {listed(left_out)} is missing" if left_out else ""),
         f"give the draft {len(trained)} layer ids, for boundaries {listed(trained)}",
         steps=2,
     )

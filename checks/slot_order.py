@@ -19,7 +19,8 @@ def check(evidence: Evidence) -> Cause | None:
     return Cause(
         "certain",
         f"slots hold boundaries {listed(found)}, the trained {listed(trained)} {what}",
-        layer_ids_fix(evidence, found), steps=1,
+        layer_ids_fix(evidence, found),
+        steps=1,
     )
 
 

@@ -20,19 +20,33 @@ def check(evidence: Evidence) -> Cause | None:
         return None
     empty = [slot for slot in evidence.off if not any(held[:, slot].any() for held in evidence.seen.captured.values())]
     if empty:
-        return Cause("certain", f"slots {empty} are zero in all {len(evidence.seen.places)} rows looked at, on every "
-                     "rank: nothing was written into them", "hand the states on after they have been collected, and see "
-                     "that every slot is copied", steps=0)
+        return Cause(
+            "certain",
+            f"slots {empty} are zero in all {len(evidence.seen.places)} rows looked at, on every "
+            "rank: nothing was written into them",
+            "hand the states on after they have been collected, and see that every slot is copied",
+            steps=0,
+        )
     first, *others = (evidence.captured(slot) for slot in range(evidence.slot_count))
     if others and all(states.equal(first) for states in others):
-        return Cause("certain", f"all slots hold the same bytes, of boundary {evidence.found[0]}, where "
-                     f"{listed(evidence.trained)} were trained", FIX, steps=0)
+        return Cause(
+            "certain",
+            f"all slots hold the same bytes, of boundary {evidence.found[0]}, where "
+            f"{listed(evidence.trained)} were trained",
+            FIX,
+            steps=0,
+        )
     again = repeated_rows(evidence)
     if len(again) < 2:
         return None
     (prompt, position), (earlier, _) = (evidence.seen.places[row] for row in again[0])
-    return Cause("certain", f"{len(again)} rows hold the bytes of the same position in an earlier prompt: "
-                 f"prompt {prompt}, position {position} is prompt {earlier}'s", FIX, steps=1)
+    return Cause(
+        "certain",
+        f"{len(again)} rows hold the bytes of the same position in an earlier prompt: "
+        f"prompt {prompt}, position {position} is prompt {earlier}'s",
+        FIX,
+        steps=1,
+    )
 
 
 def _first_again(states, world):

@@ -24,7 +24,9 @@ def check(evidence: Evidence) -> Cause | Skipped | None:
         f"lm_head(norm(last state)) misses the returned {found.by} in {end.failed} of {end.rows} rows{far}: "
         f"{end.why}{unsure}",
         "see that --target is the directory that was served; if it is, the states are read from other rows than "
-        "the head reads, or before a last step of the forward", steps=8, last_resort=not evidence.alone,
+        "the head reads, or before a last step of the forward",
+        steps=8,
+        last_resort=not evidence.alone,
     )
 
 

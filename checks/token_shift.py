@@ -17,7 +17,8 @@ def check(evidence: Evidence) -> Cause | None:
         return Cause(
             "certain",
             "the draft received the prompt's own token ids with these states, not the ids shifted left by one",
-            "give the draft prompt[1:] and the next token, beside the states of prompt[0:]", steps=1,
+            "give the draft prompt[1:] and the next token, beside the states of prompt[0:]",
+            steps=1,
         )
     if not evidence.off:
         return None
@@ -26,7 +27,8 @@ def check(evidence: Evidence) -> Cause | None:
             return Cause(
                 "certain",
                 f"row t of every slot is the golden's row t{shift:+d}, within the noise floor",
-                f"shift the states by {shift:+d} token against the ids: state t belongs with token t + 1", steps=1,
+                f"shift the states by {shift:+d} token against the ids: state t belongs with token t + 1",
+                steps=1,
             )
     return None
 

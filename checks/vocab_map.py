@@ -22,7 +22,8 @@ def check(evidence: Evidence) -> Cause | None:
             "certain",
             f"after {len(wrong)} prefills the draft said token {wrong[0][2]} of its own vocabulary and the engine "
             f"took it unmapped, where d2t makes it {wrong[0][1]}",
-            FIX, steps=1,
+            FIX,
+            steps=1,
         )
     return None
 

@@ -26,7 +26,8 @@ def check(evidence: Evidence) -> Cause | Skipped | None:
             "certain",
             "the output of fc is not what the checkpoint's fc.weight makes of its input: off by "
             f"{draft.fc_errors['as configured']:.2g}",
-            FIX, steps=2,
+            FIX,
+            steps=2,
         )
     if draft.layer_run is not None:
         return None
@@ -38,7 +39,8 @@ def check(evidence: Evidence) -> Cause | Skipped | None:
         f"the draft's layer does not give what the checkpoint's weights make of its inputs: {nearest} is nearest, "
         f"off by {draft.layer_errors[nearest]:.2g}",
         f"{FIX}; if they agree, compare the layer with the trained one: the order of its two inputs, its norms' "
-        "eps, its rotary settings", steps=3,
+        "eps, its rotary settings",
+        steps=3,
     )
 
 

@@ -27,8 +27,7 @@ def check(evidence: Evidence) -> Cause | None:
         "certain",
         "; ".join(f"slot {slot} holds boundary {found[slot]}, trained was {trained[slot]}" for slot in wrong)
         + f" (captured {listed(found)}, trained {listed(trained)})",
-        layer_ids_fix(evidence, found) if None not in found else "correct the layer ids of slots "
-            f"{listed(wrong)}",
+        layer_ids_fix(evidence, found) if None not in found else f"correct the layer ids of slots {listed(wrong)}",
         steps=1 + len(wrong),
     )
 

@@ -21,14 +21,16 @@ def _by_size(evidence: Evidence) -> Cause | None:
     """Sizes that the golden records and that the served target's config has otherwise."""
     golden, config = evidence.golden, language_part(evidence.context.target or {})
     for what, key, want in (
-        ("layers", "num_hidden_layers", golden.layers), ("hidden size", "hidden_size", golden.hidden)
+        ("layers", "num_hidden_layers", golden.layers),
+        ("hidden size", "hidden_size", golden.hidden),
     ):
         have = config.get(key)
         if type(have) is int and want and have != want:
             return Cause(
                 "certain",
                 f"the target served has {what} {have}, the golden was made with {want}",
-                f"serve the target that the golden is of ({golden.target})", steps=0,
+                f"serve the target that the golden is of ({golden.target})",
+                steps=0,
             )
     return None
 
@@ -49,8 +51,11 @@ def _by_states(evidence: Evidence) -> Cause | None:
         "relative L2 "
         f"{[float(f'{distance:.2g}') for distance in away]}"
         + (", near enough for a relative of the target" if related else "")
-        + _embeddings(evidence) + configs,
-        _fix(evidence), steps=6, last_resort=not other,
+        + _embeddings(evidence)
+        + configs,
+        _fix(evidence),
+        steps=6,
+        last_resort=not other,
     )
 
 
@@ -68,9 +73,14 @@ def _in_part(evidence: Evidence) -> Cause | None:
     return Cause(
         "likely" if other else "possible",
         f"slots {list(off)} hold no boundary of the golden in {len(rows)} of {len(evidence.seen.places)} rows (relative L2 "
-        f"up to {away})" + (f", slots {right} are exact" if right else "") + ("" if other else ": nothing known explains it")
-        + _embeddings(evidence) + configs,
-        _fix(evidence), steps=7, last_resort=not other,
+        f"up to {away})"
+        + (f", slots {right} are exact" if right else "")
+        + ("" if other else ": nothing known explains it")
+        + _embeddings(evidence)
+        + configs,
+        _fix(evidence),
+        steps=7,
+        last_resort=not other,
     )
 
 
@@ -87,7 +97,10 @@ def _embedding_state(evidence: Evidence) -> str | None:
 
 
 def _embeddings(evidence: Evidence) -> str:
-    said = {"exact": "; the embeddings, boundary 0, are exact", "differs": "; the embeddings, boundary 0, differ already"}
+    said = {
+        "exact": "; the embeddings, boundary 0, are exact",
+        "differs": "; the embeddings, boundary 0, differ already",
+    }
     return said.get(_embedding_state(evidence) or "", "")
 
 
@@ -101,7 +114,8 @@ def _fix(evidence: Evidence) -> str:
 
 CAUGHT = [
     Case(
-        "a target of another size", alter=stranger(seed=1),
+        "a target of another size",
+        alter=stranger(seed=1),
         context={"target": {"num_hidden_layers": 24, "hidden_size": 32}},
     ),
     Case("another seed", alter=stranger(seed=1)),

@@ -8,9 +8,7 @@ def find(source, sites):
     for capture, loop in sites.captures(loops):
         batch = sites.batch_arguments(capture.place, loop)
         model = sites.model_argument(loop.function)
-        yield Tap(
-            capture.place, "after", f"captured({model}, {capture.collected}, {capture.boundary}{batch})"
-        )
+        yield Tap(capture.place, "after", f"captured({model}, {capture.collected}, {capture.boundary}{batch})")
     yield from rest
 
 

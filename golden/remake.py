@@ -25,9 +25,7 @@ def remake(folder: Path, family: str, dtype: str) -> Path:
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as models:
         fixture = make(family, Path(models))
-        build_golden(
-            fixture.target, out, dtype=dtype, trained=fixture.boundaries, name=f"fixture {family}, seed 0"
-        )
+        build_golden(fixture.target, out, dtype=dtype, trained=fixture.boundaries, name=f"fixture {family}, seed 0")
     return out
 
 

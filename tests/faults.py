@@ -10,9 +10,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 
-CHANGING = set(
-    "write link symlink rename replace unlink remove rmdir mkdir chmod fchmod fchown utime truncate".split()
-)
+CHANGING = set("write link symlink rename replace unlink remove rmdir mkdir chmod fchmod fchown utime truncate".split())
 WATCHED = {
     os: [*CHANGING, "open", "fsync", "scandir", "listdir"],
     fcntl: ["flock"],
@@ -125,9 +123,7 @@ def kills(operations: tuple[str, ...], thorough: bool) -> list[Fault]:
 
 def errors(operations: tuple[str, ...], thorough: bool) -> list[Fault]:
     """Faults in which the kernel refuses: no space; thoroughly, also no permission or a broken disk."""
-    numbers = (
-        (errno.ENOSPC, errno.EACCES, errno.EIO, errno.EROFS, errno.EMLINK) if thorough else (errno.ENOSPC,)
-    )
+    numbers = (errno.ENOSPC, errno.EACCES, errno.EIO, errno.EROFS, errno.EMLINK) if thorough else (errno.ENOSPC,)
     return [Fault(at, "error", number) for at in _at(operations, thorough) for number in numbers]
 
 

@@ -14,21 +14,42 @@ from typing import Any
 
 BYTES = {"BF16": 2, "F16": 2, "F32": 4, "I64": 8, "BOOL": 1}
 TARGET = {
-    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 64, "num_hidden_layers": 12,
-    "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 128, "vocab_size": 512,
-    "max_position_embeddings": 4096, "rope_theta": 10000.0, "torch_dtype": "bfloat16", "hidden_act": "silu",
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 64,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 128,
+    "vocab_size": 512,
+    "max_position_embeddings": 4096,
+    "rope_theta": 10000.0,
+    "torch_dtype": "bfloat16",
+    "hidden_act": "silu",
     "rms_norm_eps": 1e-5,
 }
 DEEPSEEK = {
-    "architectures": ["DeepseekV3ForCausalLM"], "model_type": "deepseek_v3", "hidden_size": 7168,
-    "num_hidden_layers": 61, "vocab_size": 163840, "max_position_embeddings": 131072, "rope_theta": 50000.0,
-    "torch_dtype": "bfloat16", "first_k_dense_replace": 1, "n_routed_experts": 384, "n_shared_experts": 1,
-    "moe_layer_freq": 1, "num_attention_heads": 64,
+    "architectures": ["DeepseekV3ForCausalLM"],
+    "model_type": "deepseek_v3",
+    "hidden_size": 7168,
+    "num_hidden_layers": 61,
+    "vocab_size": 163840,
+    "max_position_embeddings": 131072,
+    "rope_theta": 50000.0,
+    "torch_dtype": "bfloat16",
+    "first_k_dense_replace": 1,
+    "n_routed_experts": 384,
+    "n_shared_experts": 1,
+    "moe_layer_freq": 1,
+    "num_attention_heads": 64,
 }
 
 
-def write_tensors(path: Path, tensors: Mapping[str, tuple[str, Sequence[int], bytes | None]],
-                  metadata: Mapping[str, str] | None = None) -> None:
+def write_tensors(
+    path: Path,
+    tensors: Mapping[str, tuple[str, Sequence[int], bytes | None]],
+    metadata: Mapping[str, str] | None = None,
+) -> None:
     """A safetensors file: (element type, shape, bytes or None for zeros) by name."""
     header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
     end = 0
@@ -57,7 +78,10 @@ def draft_config(
 ) -> dict[str, Any]:
     """An EAGLE-3 Llama draft's config for a target."""
     config = {
-        **TARGET, "architectures": ["LlamaForCausalLMEagle3"], "num_hidden_layers": 1, "draft_vocab_size": 128,
+        **TARGET,
+        "architectures": ["LlamaForCausalLMEagle3"],
+        "num_hidden_layers": 1,
+        "draft_vocab_size": 128,
         **{key: of[key] for key in ("hidden_size", "vocab_size", "max_position_embeddings", "rope_theta")},
     }
     if ids is not None:
@@ -77,10 +101,15 @@ def draft_tensors(config: Mapping[str, Any], slots: int = 3, layer: str = "midla
         f"{layer}.self_attn.k_proj.weight": (keys, 2 * hidden),
         f"{layer}.self_attn.v_proj.weight": (keys, 2 * hidden),
         f"{layer}.self_attn.o_proj.weight": (hidden, queries),
-        f"{layer}.mlp.gate_proj.weight": (inner, hidden), f"{layer}.mlp.up_proj.weight": (inner, hidden),
-        f"{layer}.mlp.down_proj.weight": (hidden, inner), f"{layer}.hidden_norm.weight": (hidden,),
-        f"{layer}.input_layernorm.weight": (hidden,), f"{layer}.post_attention_layernorm.weight": (hidden,),
-        "fc.weight": (hidden, slots * width), "norm.weight": (hidden,), "lm_head.weight": (rows, hidden),
+        f"{layer}.mlp.gate_proj.weight": (inner, hidden),
+        f"{layer}.mlp.up_proj.weight": (inner, hidden),
+        f"{layer}.mlp.down_proj.weight": (hidden, inner),
+        f"{layer}.hidden_norm.weight": (hidden,),
+        f"{layer}.input_layernorm.weight": (hidden,),
+        f"{layer}.post_attention_layernorm.weight": (hidden,),
+        "fc.weight": (hidden, slots * width),
+        "norm.weight": (hidden,),
+        "lm_head.weight": (rows, hidden),
     }
     tensors = {name: ("BF16", shape, ones(*shape) if "norm" in name else None) for name, shape in shapes.items()}
     if rows != config["vocab_size"]:
@@ -101,9 +130,7 @@ def vocabulary_map(ids: Sequence[int], vocabulary: int) -> dict[str, tuple]:
     return {"d2t": ("I64", (len(ids),), offsets), "t2d": ("BOOL", (vocabulary,), bytes(marks))}
 
 
-def draft(
-    place: Path, config: Mapping[str, Any] | None = None, tensors: Mapping[str, tuple] | None = None
-) -> Path:
+def draft(place: Path, config: Mapping[str, Any] | None = None, tensors: Mapping[str, tuple] | None = None) -> Path:
     config = draft_config() if config is None else config
     place.mkdir(parents=True, exist_ok=True)
     (place / "config.json").write_text(json.dumps(config))
@@ -111,13 +138,20 @@ def draft(
     return place
 
 
-def golden(place: Path, trained: Sequence[int], config: Mapping[str, Any] = TARGET, name: str = "",
-           **extra: str) -> Path:
+def golden(
+    place: Path, trained: Sequence[int], config: Mapping[str, Any] = TARGET, name: str = "", **extra: str
+) -> Path:
     """A golden file whose metadata is real and whose states are zeros."""
     hidden, layers = config["hidden_size"], config["num_hidden_layers"]
     metadata = {
-        "schema": "specwire.golden/1", "trained_boundaries": json.dumps(list(trained)), "num_layers": str(layers),
-        "hidden_size": str(hidden), "dtype": "bfloat16", "target": name, "source": "a test", **extra,
+        "schema": "specwire.golden/1",
+        "trained_boundaries": json.dumps(list(trained)),
+        "num_layers": str(layers),
+        "hidden_size": str(hidden),
+        "dtype": "bfloat16",
+        "target": name,
+        "source": "a test",
+        **extra,
     }
     tensors = {"token_ids": ("I64", (2,), struct.pack("<2q", 5, 6))}
     tensors |= {f"boundary.{k}": ("BF16", (2, hidden), None) for k in sorted(set(trained))}

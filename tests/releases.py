@@ -78,9 +78,7 @@ def unpinned() -> list[str]:
     found = re.search(r"^Available versions: (.*)$", done.stdout, re.M)
     known = versions()
     return [
-        each
-        for each in (found[1].split(", ") if found else ())
-        if each not in known and _age(each) > _age(known[0])
+        each for each in (found[1].split(", ") if found else ()) if each not in known and _age(each) > _age(known[0])
     ]
 
 

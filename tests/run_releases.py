@@ -43,14 +43,10 @@ def round_trip(version: str) -> Trip:
     """Apply, compile and compare every touched file, remove, and compare the whole directory."""
     trip = Trip(version)
     pristine = releases.release_tree(version)
-    truth = {
-        name: digest for name, digest in releases.recorded(pristine).items() if name.startswith("sglang/")
-    }
+    truth = {name: digest for name, digest in releases.recorded(pristine).items() if name.startswith("sglang/")}
     with tempfile.TemporaryDirectory(prefix=f"specwire-{version}-", dir=releases.cache()) as folder:
         root = Path(folder) / "tree"
-        shutil.copytree(
-            pristine, root, copy_function=os.link
-        )  # a file written in place would change the original too
+        shutil.copytree(pristine, root, copy_function=os.link)  # a file written in place would change the original too
         before, tree, clock = _snapshot(root), Tree.find(root), time.perf_counter()
 
         applied = surgery.plan_apply(tree, surgery.chosen([], ["debug", "capture"]))
@@ -164,9 +160,7 @@ def _counted_loops(root: Path) -> list[tuple[str, int, str]]:
         for owner in ast.walk(ast.parse(marks.stripped(data))):
             for method in owner.body if isinstance(owner, ast.ClassDef) else ():
                 if isinstance(method, ast.FunctionDef) and method.name != "__init__":
-                    loops = [
-                        node for node in ast.walk(method) if isinstance(node, ast.For) and _captures(node)
-                    ]
+                    loops = [node for node in ast.walk(method) if isinstance(node, ast.For) and _captures(node)]
                     inner = [
                         loop
                         for loop in loops
@@ -181,9 +175,7 @@ def _captures(loop: ast.For) -> bool:
     text = ast.unparse(loop)
     runs = "self.layers[" in text or "layer(" in text or "layer.forward" in text
     tests = any(isinstance(node, ast.If) and "captur" in ast.unparse(node.test) for node in ast.walk(loop))
-    keywords = any(
-        isinstance(node, ast.keyword) and node.arg and "captur" in node.arg for node in ast.walk(loop)
-    )
+    keywords = any(isinstance(node, ast.keyword) and node.arg and "captur" in node.arg for node in ast.walk(loop))
     grows = keywords or ".append(" in text or ".slot(" in text
     return runs and grows and (tests or keywords)
 

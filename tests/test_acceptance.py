@@ -27,10 +27,19 @@ class Engine:
     def __init__(self, folder: Path) -> None:
         self.folder, self.sequence = folder, 0
 
-    def write(self, site: str, mode: str, ids: Sequence[int], positions: Sequence[int], slots: Sequence[int], **more) -> None:
+    def write(
+        self, site: str, mode: str, ids: Sequence[int], positions: Sequence[int], slots: Sequence[int], **more
+    ) -> None:
         tensors = {"token_ids": list(ids), "positions": list(positions), "req_pool_indices": list(slots), **more}
         tensors = {name: torch.tensor(value) for name, value in tensors.items()}
-        write_event(self.folder, 0, self.sequence, site, {"hidden_states": STATES.expand(len(ids), 4).contiguous(), **tensors}, mode=mode)
+        write_event(
+            self.folder,
+            0,
+            self.sequence,
+            site,
+            {"hidden_states": STATES.expand(len(ids), 4).contiguous(), **tensors},
+            mode=mode,
+        )
         self.sequence += 1
 
     def prefill(self, slot: int, ids: Sequence[int], first: int, then: int) -> None:
@@ -92,7 +101,11 @@ def test_the_numbers_of_a_healthy_run_and_no_pattern() -> None:
         (seen(spoken(*[1] * 30, 0, 0)), "decaying with position", "norm"),
         (seen(spoken(*[2, 1] * 10, *[0] * 20)), "falling past a length", "rope"),
         (seen(spoken(*[2, 1] * 10), spoken(*[0] * 20, batch=2)), "only in batches", "row-select"),
-        (seen(spoken(*[0] * 20), ranks=8, others=[seen(spoken(*[1, 2] * 10))]), "only with several ranks", "rank-partial"),
+        (
+            seen(spoken(*[0] * 20), ranks=8, others=[seen(spoken(*[1, 2] * 10))]),
+            "only with several ranks",
+            "rank-partial",
+        ),
     ],
 )
 def test_a_pattern_points_to_causes(found, pattern: str, cause: str) -> None:
@@ -136,7 +149,9 @@ def causes_of(tmp_path: Path, monkeypatch, length: float | None, **found: Cause)
             self.check = lambda evidence: cause
 
     tmp_path.mkdir()
-    monkeypatch.setattr(check, "modules", lambda name: {name.replace("_", "-"): Module(one) for name, one in found.items()})
+    monkeypatch.setattr(
+        check, "modules", lambda name: {name.replace("_", "-"): Module(one) for name, one in found.items()}
+    )
     evidence = evidence_of(Case("any", context={"accept_length": length}), tmp_path)
     return [cause.id for cause in check.diagnose(evidence)[0]]
 

@@ -10,7 +10,11 @@ from specwire.sites.source import Source
 
 def place_in(body: str, parameters: str = "self, given"):
     """The function of `body`, and its statement that says `here`."""
-    text = f"import torch\ndef forward({parameters}):\n" + textwrap.indent(textwrap.dedent(body).strip("\n"), "    ") + "\n"
+    text = (
+        f"import torch\ndef forward({parameters}):\n"
+        + textwrap.indent(textwrap.dedent(body).strip("\n"), "    ")
+        + "\n"
+    )
     (function,) = Source("case.py", text.encode()).functions
     line = next(number for number, each in enumerate(text.splitlines(), 1) if "here" in each)
     return next(place for place in reversed(function.places) if place.lines[0] == line)

@@ -33,30 +33,21 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "capture"
 
 
-def prefill(
-    folder: Path, rank: int = 0, ranks: int = 1, slots=SLOTS, change=None, prompts=(0, 1), **about
-) -> None:
+def prefill(folder: Path, rank: int = 0, ranks: int = 1, slots=SLOTS, change=None, prompts=(0, 1), **about) -> None:
     for prompt in prompts:
         states = concat(STATES[prompt], slots)
         if change:
             states = change(prompt, states.clone())
-        write_batch(
-            folder, rank, prompt, [(PROMPTS[prompt], 0, len(PROMPTS[prompt]))], [states], ranks=ranks, **about
-        )
+        write_batch(folder, rank, prompt, [(PROMPTS[prompt], 0, len(PROMPTS[prompt]))], [states], ranks=ranks, **about)
 
 
 def test_a_match(golden: Path, folder: Path) -> None:
     prefill(folder)
     document = check_capture(golden, folder)
     assert document["verdict"] == "match" and document["causes"] == [] and document["target_side"] == "exact"
-    assert (
-        document["concat_shape"] == document["golden_concat_shape"] == [6, 48]
-        and document["rows_compared"] == 10
-    )
+    assert document["concat_shape"] == document["golden_concat_shape"] == [6, 48] and document["rows_compared"] == 10
     assert [slot["nearest_boundary"] for slot in document["slots"]] == [1, 3, 5]
-    assert all(
-        slot["rel_l2"] == 0 and slot["cosine"] == 1 and slot["rows"] == 10 for slot in document["slots"]
-    )
+    assert all(slot["rel_l2"] == 0 and slot["cosine"] == 1 and slot["rows"] == 10 for slot in document["slots"])
     json.dumps(document, allow_nan=False)
 
 
@@ -184,11 +175,7 @@ def test_one_rank_of_eight_that_differs_in_one_row(golden: Path, folder: Path) -
     for rank in range(8):
         prefill(folder, rank, 8, change=change if rank == 5 else None)
     document = check_capture(golden, folder)
-    assert (
-        document["verdict"] == "mismatch"
-        and document["ranks_agree"] is False
-        and document["rank_difference"] > 0.1
-    )
+    assert document["verdict"] == "mismatch" and document["ranks_agree"] is False and document["rank_difference"] > 0.1
 
 
 def test_a_silent_rank_is_inconclusive(golden: Path, folder: Path) -> None:
@@ -200,9 +187,7 @@ def test_a_silent_rank_is_inconclusive(golden: Path, folder: Path) -> None:
 
 def test_what_a_graph_hid_is_said(golden: Path, folder: Path) -> None:
     (folder / "rank0").mkdir(parents=True)
-    (folder / "rank0" / "blind.jsonl").write_text(
-        '{"site": "draft-input", "reason": "cuda-graph", "detail": ""}\n{"si'
-    )
+    (folder / "rank0" / "blind.jsonl").write_text('{"site": "draft-input", "reason": "cuda-graph", "detail": ""}\n{"si')
     document = check_capture(golden, folder)
     assert document["verdict"] == "inconclusive" and "draft-input: cuda-graph" in document["why"][0]
 
@@ -214,17 +199,13 @@ def test_nan_is_never_a_match(golden: Path, folder: Path) -> None:
     json.dumps(document, allow_nan=False)
 
 
-def test_noise_below_the_floor_is_a_match_and_above_it_is_not(
-    golden: Path, folder: Path, tmp_path: Path
-) -> None:
+def test_noise_below_the_floor_is_a_match_and_above_it_is_not(golden: Path, folder: Path, tmp_path: Path) -> None:
     for factor, verdict in ((1.0, "match"), (20.0, "mismatch")):
         random = torch.Generator().manual_seed(1)
         place = tmp_path / f"noise{factor}"
         prefill(
             place,
-            change=lambda prompt, states: (
-                states * (1 + factor * 1e-6 * torch.randn(states.shape, generator=random))
-            ),
+            change=lambda prompt, states: states * (1 + factor * 1e-6 * torch.randn(states.shape, generator=random)),
         )
         assert check_capture(golden, place)["verdict"] == verdict
 
@@ -270,7 +251,9 @@ def test_the_layers_that_a_golden_assumed_are_a_match_that_says_so(guess: Path, 
 def test_the_true_list_takes_the_place_of_the_golden_s(guess: Path, folder: Path) -> None:
     prefill(folder)
     words = ["--golden", str(guess), "--capture", str(folder)]
-    assert CliRunner().invoke(command, [*words, "--trained", "1,3,5", "--json"], standalone_mode=False).return_value == 0
+    assert (
+        CliRunner().invoke(command, [*words, "--trained", "1,3,5", "--json"], standalone_mode=False).return_value == 0
+    )
     shifted = CliRunner().invoke(command, [*words, "--trained", "2,4,6", "--json"], standalone_mode=False)
     cause = json.loads(shifted.stdout)["causes"][0]
     assert shifted.return_value == 1 and (cause["id"], cause["confidence"]) == ("boundary-offset", "certain")
@@ -314,9 +297,7 @@ def test_names_that_the_engine_contradicts_are_noted(tmp_path: Path, folder: Pat
 def test_a_neighbour_of_what_the_data_held_may_be_another_reading_of_its_ids(tmp_path: Path, folder: Path) -> None:
     """The same data under the same wrong names, and an engine that captures what these say: not what was trained."""
     held = [{k + 1: states[k] for k in SLOTS} for states in STATES]
-    path = make_golden(
-        tmp_path / "g", PROMPTS, held, (2, 4, 6), id_convention="layer-output", imported_ids="[1, 3, 5]"
-    )
+    path = make_golden(tmp_path / "g", PROMPTS, held, (2, 4, 6), id_convention="layer-output", imported_ids="[1, 3, 5]")
     prefill(folder, slots=(2, 4, 6), captured=[2, 4, 6])
     document = check_capture(path, folder)
     assert document["verdict"] == "mismatch"
@@ -453,9 +434,7 @@ def test_metadata_that_no_tap_writes_is_refused(about, golden: Path, folder: Pat
         {"positions": torch.arange(99)},
     ],
 )
-def test_batch_context_that_makes_no_sense_never_matches_and_never_crashes(
-    tensors, golden: Path, folder: Path
-) -> None:
+def test_batch_context_that_makes_no_sense_never_matches_and_never_crashes(tensors, golden: Path, folder: Path) -> None:
     from specwire.capture_write import write_event
 
     whole = {
@@ -502,7 +481,9 @@ def test_a_second_run_of_another_width_is_no_match(golden: Path, folder: Path, s
     ],
 )
 @pytest.mark.parametrize("together", [True, False])
-def test_prompts_that_the_drafts_own_ids_cannot_tell_apart(prompts, together: bool, tmp_path: Path, folder: Path) -> None:
+def test_prompts_that_the_drafts_own_ids_cannot_tell_apart(
+    prompts, together: bool, tmp_path: Path, folder: Path
+) -> None:
     """The draft's ids lack each prompt's first token: the target's, of the same forward, have it."""
     states = make_states(prompts)
     if prompts[0] == prompts[1]:
@@ -543,11 +524,24 @@ def test_a_decode_in_the_midst_of_prefills_is_no_row_of_a_longer_prompt(golden: 
     """The second prompt has been prefilled and goes on, one token after its end, beside a chunk of the first."""
     write_batch(folder, 0, 0, [(PROMPTS[1], 0, 4), (PROMPTS[0], 0, 3)],
                 [STATES[1][0], STATES[0][0][:3]], site="embedding-capture", boundary=0)  # fmt: skip
-    write_batch(folder, 0, 1, [(PROMPTS[1], 0, 4), (PROMPTS[0], 0, 3)], [concat(STATES[1], SLOTS), concat(STATES[0], SLOTS, 0, 3)])
+    write_batch(
+        folder,
+        0,
+        1,
+        [(PROMPTS[1], 0, 4), (PROMPTS[0], 0, 3)],
+        [concat(STATES[1], SLOTS), concat(STATES[0], SLOTS, 0, 3)],
+    )
     said = [*PROMPTS[1], 11]
     write_batch(folder, 0, 2, [(said, 4, 5), (PROMPTS[0], 3, 6)],
                 [torch.ones(1, 16), STATES[0][0][3:]], site="embedding-capture", boundary=0, mode="MIXED")  # fmt: skip
-    write_batch(folder, 0, 3, [(said, 4, 5), (PROMPTS[0], 3, 6)], [torch.ones(1, 48), concat(STATES[0], SLOTS, 3, 6)], mode="MIXED")
+    write_batch(
+        folder,
+        0,
+        3,
+        [(said, 4, 5), (PROMPTS[0], 3, 6)],
+        [torch.ones(1, 48), concat(STATES[0], SLOTS, 3, 6)],
+        mode="MIXED",
+    )
     document = check_capture(golden, folder)
     assert document["verdict"] == "match" and document["rows_compared"] == 10, document["causes"]
     assert len(document["notes"]) == 1 and "no golden prompt" in document["notes"][0]

@@ -34,9 +34,7 @@ def run(capsys, *arguments) -> tuple[int, str, str]:
     return ended.value.code, out, err
 
 
-def test_a_match_exits_0_and_json_is_all_that_stdout_holds(
-    golden: Path, capture: Path, tmp_path: Path, capsys
-) -> None:
+def test_a_match_exits_0_and_json_is_all_that_stdout_holds(golden: Path, capture: Path, tmp_path: Path, capsys) -> None:
     code, out, err = run(
         capsys, "check", "--golden", golden, "--capture", capture, "--json", "--html", tmp_path / "page.html"
     )
@@ -82,9 +80,7 @@ def write_text(path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize(
-    "make", [write_pickle, write_text, lambda path: path, lambda path: path.mkdir() or path]
-)
+@pytest.mark.parametrize("make", [write_pickle, write_text, lambda path: path, lambda path: path.mkdir() or path])
 def test_a_bad_golden_exits_2_with_one_sentence(make, capture: Path, tmp_path: Path, capsys) -> None:
     bad = make(tmp_path / "bad")
     for command in (
@@ -109,9 +105,7 @@ def test_a_bad_golden_exits_2_with_one_sentence(make, capture: Path, tmp_path: P
         ["--capture", "{capture}", "--launch", "'"],
     ],
 )
-def test_usage_that_makes_no_sense_exits_2(
-    arguments, golden: Path, capture: Path, tmp_path: Path, capsys
-) -> None:
+def test_usage_that_makes_no_sense_exits_2(arguments, golden: Path, capture: Path, tmp_path: Path, capsys) -> None:
     filled = [argument.format(capture=capture, missing=tmp_path / "missing") for argument in arguments]
     code, out, err = run(capsys, "check", "--golden", golden, *filled)
     assert code == 2 and out == "" and "Traceback" not in err

@@ -201,5 +201,9 @@ def test_lines_without_slots_against_whole_states(tmp_path: Path, off: float) ->
     (tmp_path / "log").write_text(line * 3000)
     document = check_log(golden, tmp_path / "log")
     assert document["verdict"] == ("mismatch" if off else "inconclusive")
-    assert [slot["state"] for slot in document["slots"]] == ["mismatch" if off else "match", "not-compared", "not-compared"]
+    assert [slot["state"] for slot in document["slots"]] == [
+        "mismatch" if off else "match",
+        "not-compared",
+        "not-compared",
+    ]
     assert document["rows_compared"] == 3000

@@ -43,13 +43,9 @@ def test_case(name: str, kind: str, case: Case, tmp_path) -> None:
         assert not isinstance(answer, Cause), f"{name} is noisy: {answer}"
         assert name not in [cause["id"] for cause in document["causes"]]
         return
-    assert isinstance(answer, Cause), (
-        f"{name} missed its case; nearest {evidence.nearest}, found {evidence.found}"
-    )
+    assert isinstance(answer, Cause), f"{name} missed its case; nearest {evidence.nearest}, found {evidence.found}"
     assert document["verdict"] == "mismatch" or answer.confidence == "possible"
-    assert document["causes"][0]["id"] == name, [
-        (cause["id"], cause["evidence"]) for cause in document["causes"]
-    ]
+    assert document["causes"][0]["id"] == name, [(cause["id"], cause["evidence"]) for cause in document["causes"]]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

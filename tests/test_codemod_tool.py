@@ -82,9 +82,7 @@ def test_a_file_without_a_site_is_skipped_with_the_reason(tmp_path):
 def test_an_unknown_structure_is_an_error_and_nothing_is_written(tmp_path):
     path = make_tree(tmp_path).path(TARGET)
     path.write_bytes(
-        path.read_bytes().replace(
-            b"aux_hidden_states.append(hidden_states + residual)", b"note(hidden_states)"
-        )
+        path.read_bytes().replace(b"aux_hidden_states.append(hidden_states + residual)", b"note(hidden_states)")
     )
     with pytest.raises(SpecwireError, match=r"nearest is sglang/srt/models/target.py:\d+"):
         transformed("LayerCapture", path)

@@ -40,7 +40,9 @@ def inserted(data: bytes) -> list[tuple[int, str]]:
             above += 1
         elif "# specwire:import" not in line:
             calls.append((above, re.sub(r"  # specwire:.*", "", line).strip()))
-    return [(above, call.removeprefix("if _specwire.on: _specwire.").removeprefix("@_specwire.")) for above, call in calls]
+    return [
+        (above, call.removeprefix("if _specwire.on: _specwire.").removeprefix("@_specwire.")) for above, call in calls
+    ]
 
 
 def test_there_are_probes_and_each_carries_a_case():

@@ -57,10 +57,7 @@ def test_rows(tree, capfd):
     expected = {"embedding-capture": 1, "forward-end": 1, "hidden-state-dump": 2, "layer-capture": 1}
     assert expected.items() <= target["taps"].items() and not target["why"]
     assert {"draft-fc": 2, "draft-input": 1}.items() <= rows["draft_eagle3.py", "Draft.forward"]["taps"].items()
-    assert (
-        "goes through Target (sglang/srt/models/target.py)"
-        in rows["wrapper.py", "Wrapper"]["why"]["layer-capture"]
-    )
+    assert "goes through Target (sglang/srt/models/target.py)" in rows["wrapper.py", "Wrapper"]["why"]["layer-capture"]
     assert "joins one state with the embedding" in rows["head_mtp.py", "Head.forward"]["why"]["draft-input"]
     assert snapshot(tree.root) == before
 
@@ -84,23 +81,14 @@ def test_the_same_with_taps_in(tree, capfd):
 def test_unknown_structure_exits_2_and_apply_writes_nothing(tree, capfd):
     path = tree.path("sglang/srt/models/target.py")
     path.write_bytes(
-        path.read_bytes().replace(
-            b"aux_hidden_states.append(hidden_states + residual)", b"self.kept = hidden_states"
-        )
+        path.read_bytes().replace(b"aux_hidden_states.append(hidden_states + residual)", b"self.kept = hidden_states")
     )
     before = snapshot(tree.root)
     code, out = run(capfd, "probes", "--coverage", tree.root)
-    assert (
-        code == 2 and "NOT RECOGNISED" in out and "0 of 1 capture loops" in out and "1 not recognised" in out
-    )
+    assert code == 2 and "NOT RECOGNISED" in out and "0 of 1 capture loops" in out and "1 not recognised" in out
     code, out = run(capfd, "apply", tree.root, "--json")
     document = json.loads(out)
-    (site,) = [
-        site for site in document["sites"] if site["probe"] == "layer-capture" and site["state"] == "failed"
-    ]
+    (site,) = [site for site in document["sites"] if site["probe"] == "layer-capture" and site["state"] == "failed"]
     assert code == 2 and document["result"] == "failed" and site["qualname"] == "Target.forward"
-    assert (
-        "nearest is sglang/srt/models/target.py:" in site["why"]
-        and "if i in self.layers_to_capture:" in site["why"]
-    )
+    assert "nearest is sglang/srt/models/target.py:" in site["why"] and "if i in self.layers_to_capture:" in site["why"]
     assert snapshot(tree.root) == before

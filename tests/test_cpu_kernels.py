@@ -22,9 +22,7 @@ quick = settings(max_examples=40, deadline=None)
 
 def table() -> torch.Tensor:
     """Every entry of req_to_token differs, so a wrong one shows."""
-    return (
-        torch.randperm(POOL * POOL_LEN, generator=torch.Generator().manual_seed(1)).view(POOL, POOL_LEN).int()
-    )
+    return torch.randperm(POOL * POOL_LEN, generator=torch.Generator().manual_seed(1)).view(POOL, POOL_LEN).int()
 
 
 spans = st.lists(st.tuples(st.integers(0, 20), st.integers(0, 4)), min_size=1, max_size=POOL)
@@ -83,9 +81,7 @@ def test_a_draft_branch_sees_the_prefix_and_its_own_slots(topk, steps):
 
 
 @quick
-@given(
-    st.lists(st.tuples(st.integers(0, 11), st.integers(0, 11)), unique_by=lambda pair: pair[0], max_size=8)
-)
+@given(st.lists(st.tuples(st.integers(0, 11), st.integers(0, 11)), unique_by=lambda pair: pair[0], max_size=8))
 def test_cache_rows_move_as_if_all_were_read_first(moves):
     buffers = [torch.randn(12, 2, 3), torch.randn(12, 5).bfloat16()]
     wanted = [buffer.clone() for buffer in buffers]
@@ -115,9 +111,7 @@ def test_accepted_slots_are_packed_to_the_front():
     assert out.tolist() == [10, 12, 13, -7, -7]
 
 
-@pytest.mark.parametrize(
-    "select, wanted", [(None, [2, 3, 90, 91, 6, 92]), ([2, 3, 4], [2, 3, 90, 91, 92, 6])]
-)
+@pytest.mark.parametrize("select, wanted", [(None, [2, 3, 90, 91, 6, 92]), ([2, 3, 4], [2, 3, 90, 91, 92, 6])])
 def test_ids_rotate_within_each_request(select, wanted):
     ids, starts, lengths = torch.tensor([1, 2, 3, 4, 5, 6]), torch.tensor([0, 3, 4]), torch.tensor([3, 1, 2])
     chosen = None if select is None else torch.tensor(select)
@@ -348,9 +342,7 @@ def test_extend_attention(case, scales):
     )
     for request, (row, prefix, new, start) in enumerate(zip(rows, prefixes, news, starts)):
         keys = torch.cat([k_buffer[slots[row, :prefix]], k[start : start + new].view(new, kv_heads, width)])
-        values = torch.cat(
-            [v_buffer[slots[row, :prefix]], v[start : start + new].view(new, kv_heads, value_width)]
-        )
+        values = torch.cat([v_buffer[slots[row, :prefix]], v[start : start + new].view(new, kv_heads, value_width)])
         for i in range(new):
             order = own[request][i].tolist() if causal else [True] * new
             sees = [True] * prefix + order
@@ -364,9 +356,7 @@ def test_extend_attention(case, scales):
 
 
 @pytest.mark.parametrize("scales", [(), (1.0, 1.0)], ids=["earlier releases", "later releases"])
-@pytest.mark.parametrize(
-    "name", ["plain", "grouped heads", "logit cap", "sliding window", "attention sinks", "mla"]
-)
+@pytest.mark.parametrize("name", ["plain", "grouped heads", "logit cap", "sliding window", "attention sinks", "mla"])
 def test_decode_attention_stores_then_attends(name, scales):
     torch.manual_seed(0)
     case, mla = CASES.get(name, {}), name == "mla"
@@ -407,9 +397,7 @@ def test_decode_attention_stores_then_attends(name, scales):
         for head in range(heads):
             kv = head // (heads // kv_heads)
             sink = sinks[head] if sinks is not None else None
-            want = naive_attention(
-                q[request, head], k_buffer[mine, kv], v_buffer[mine, kv], sees, 0.3, cap, sink
-            )
+            want = naive_attention(q[request, head], k_buffer[mine, kv], v_buffer[mine, kv], sees, 0.3, cap, sink)
             torch.testing.assert_close(o[request, head].double(), want, rtol=1e-5, atol=1e-6)
 
 

@@ -36,9 +36,7 @@ class Scene:
         self.before = snapshot(tree.root)
         outcome = plan(tree)
         assert outcome.exit_code == 0 and outcome.changes
-        self.changes = [
-            (change.path.relative_to(tree.root), change.before, change.after) for change in outcome.changes
-        ]
+        self.changes = [(change.path.relative_to(tree.root), change.before, change.after) for change in outcome.changes]
         tree, work = self.fresh()
         self.operations = stopped(work).operations
         self.after = snapshot(tree.root)

@@ -124,9 +124,7 @@ def test_speculation_changes_no_token_and_saves_steps(serve, plain, ranks, extra
     assert tokens(result) == tokens(plain)
     assert acceptance(result) > 1.5
     assert any("loading weights" in words for words in heard) and any("prefill" in words for words in heard)
-    assert (
-        max(running) > 1 + ranks
-    )  # driver, schedulers and the engine's helpers: all are seen while they live
+    assert max(running) > 1 + ranks  # driver, schedulers and the engine's helpers: all are seen while they live
     assert alive() == []
 
 
@@ -152,9 +150,7 @@ def test_launch_server_boots_unmodified_with_the_kernels_on_its_path(root, llama
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    flags = server_arguments(
-        llama.target, llama.draft, tp=1, device="cpu", extra=[f"--port={port}"], tokens=0
-    )
+    flags = server_arguments(llama.target, llama.draft, tp=1, device="cpu", extra=[f"--port={port}"], tokens=0)
     env = environment(root, ranks=1, device="cpu", extra=dict([MARK.split("=")]) | {"SPT_NOENV": "1"})
     with open(tmp_path / "server.log", "wb") as log:
         server = subprocess.Popen(

@@ -49,9 +49,7 @@ def test_without_a_draft_nothing_speculates(tmp_path):
 
 
 def test_the_users_arguments_come_last_and_so_win(tmp_path):
-    argv = arguments(
-        tmp_path, "--speculative-algorithm", "EAGLE", "--mem-fraction-static=0.5", draft=Path("/d")
-    )
+    argv = arguments(tmp_path, "--speculative-algorithm", "EAGLE", "--mem-fraction-static=0.5", draft=Path("/d"))
     assert argv[-3:] == ["--speculative-algorithm", "EAGLE", "--mem-fraction-static=0.5"]
     assert argv.index("--speculative-algorithm=EAGLE3") < argv.index("--speculative-algorithm")
 

@@ -19,9 +19,7 @@ from targets import FAMILIES
 
 def digests(fixture) -> dict[str, str]:
     files = [path for place in (fixture.target, fixture.draft) for path in sorted(place.iterdir())]
-    return {
-        f"{path.parent.name}/{path.name}": hashlib.sha256(path.read_bytes()).hexdigest() for path in files
-    }
+    return {f"{path.parent.name}/{path.name}": hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
 def test_a_seed_gives_the_same_bytes_and_another_seed_others(tmp_path):
@@ -64,9 +62,7 @@ def test_neighbouring_boundaries_stand_far_above_rounding(tmp_path, name):
     ids = torch.randint(0, 256, (1, 24), generator=torch.Generator().manual_seed(0))
     states = {}
     for dtype in (torch.float32, torch.bfloat16):
-        model, loaded = AutoModelForCausalLM.from_pretrained(
-            fixture.target, dtype=dtype, output_loading_info=True
-        )
+        model, loaded = AutoModelForCausalLM.from_pretrained(fixture.target, dtype=dtype, output_loading_info=True)
         assert not any(loaded.values()), "tensors missing or left over"
         with torch.no_grad():
             seen = model(ids, output_hidden_states=True, use_cache=False)

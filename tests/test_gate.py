@@ -63,9 +63,7 @@ def _install(root):
     lines = ["sglang-0.5.23.dist-info/RECORD,,"]
     for path in sorted((root / "sglang").rglob("*")):
         if path.is_file():
-            digest = (
-                base64.urlsafe_b64encode(hashlib.sha256(path.read_bytes()).digest()).rstrip(b"=").decode()
-            )
+            digest = base64.urlsafe_b64encode(hashlib.sha256(path.read_bytes()).digest()).rstrip(b"=").decode()
             lines.append(f"{path.relative_to(root).as_posix()},sha256={digest},{path.stat().st_size}")
     (info / "RECORD").write_text("\n".join(lines) + "\n")
 
@@ -83,9 +81,7 @@ def test_clean(tree):
 
 def test_taps_and_the_tap_file(tree, llama):
     llama.write_bytes(llama.read_bytes() + b"    " + TAP + b"\n")
-    (tree / marks.RUNTIME).write_bytes(
-        marks.RUNTIME_MARK + b" x\nDEBUG = os.getenv('EAGLE3_DEBUG')\nbreakpoint()\n"
-    )
+    (tree / marks.RUNTIME).write_bytes(marks.RUNTIME_MARK + b" x\nDEBUG = os.getenv('EAGLE3_DEBUG')\nbreakpoint()\n")
     assert findings(tree) == [
         ("tap-file", "sglang/srt/_specwire.py", 1),
         ("tap", "sglang/srt/models/llama.py", 6),
@@ -267,7 +263,14 @@ def test_scope(tree, tmp_path, monkeypatch):
 def test_any_name_and_any_text_in_any_terminal(tmp_path, form, encoding):
     folder = os.fsencode(tmp_path / "tree")
     os.mkdir(folder)
-    names = [b"a\nb.py", b"c\x01d.py", b"e\xff\xfe.py", b"f%0Ag,h::error.py", "\u00fc\u65e5.py".encode(), b"\x1b[31mred.py"]
+    names = [
+        b"a\nb.py",
+        b"c\x01d.py",
+        b"e\xff\xfe.py",
+        b"f%0Ag,h::error.py",
+        "\u00fc\u65e5.py".encode(),
+        b"\x1b[31mred.py",
+    ]
     for name in names:
         with open(os.path.join(folder, name), "wb") as file:
             file.write("breakpoint()  # \x1b[31m ]]> \u00e9\n".encode())
@@ -299,7 +302,10 @@ def test_any_name_and_any_text_in_any_terminal(tmp_path, form, encoding):
         ("x = 1\nprint('[EAGLE3 TRACE]', x)\n", 2),
         ("x = 1\nprint('[eagle3-debug]', x)\n", 2),
         ("x = 1\nif os.getenv('HS_DBG'):\n    print(x)\n", 2),
-        ("def f(a):\n    if not hasattr(a, '_dbg_done'):\n        print(a)\n        a._dbg_done = 1\n    return a\n", 2),
+        (
+            "def f(a):\n    if not hasattr(a, '_dbg_done'):\n        print(a)\n        a._dbg_done = 1\n    return a\n",
+            2,
+        ),
     ],
 )
 def test_what_lost_its_mark_or_has_another_word(tree, llama, text, line):
@@ -387,9 +393,7 @@ def test_pristine_against_a_wheel_or_a_record(tree, llama, tmp_path):
 @pytest.fixture
 def full(tree, llama, monkeypatch):
     """A tree with findings, allowed ones and an inconclusive part; the working directory above it."""
-    llama.write_bytes(
-        b"breakpoint()  # specwire-allow: breakpoint -- 50%, <ok>, really\nbreakpoint()\n" + TAP + b"\n"
-    )
+    llama.write_bytes(b"breakpoint()  # specwire-allow: breakpoint -- 50%, <ok>, really\nbreakpoint()\n" + TAP + b"\n")
     llama.with_name("a,b:c.py").write_bytes(b"print('[EAGLE3-DEBUG] <&\"\\x01 \xc3\xbc')\n")
     llama.with_name("old.py").write_bytes(b"print '[EAGLE3-DEBUG]'\n")
     llama.with_name("llama.py.rej").write_text("x")
@@ -448,21 +452,13 @@ def test_github_annotations(full):
     assert [given["file"] for _, given, _ in parsed if "a,b:c.py" in given.get("file", "")] == [
         "ü/sglang/srt/models/a,b:c.py"
     ]
-    assert [message for level, _, message in parsed if level == "notice"][0].endswith(
-        "allowed: 50%, <ok>, really"
-    )
+    assert [message for level, _, message in parsed if level == "notice"][0].endswith("allowed: 50%, <ok>, really")
     assert [level for level, _, _ in parsed].count("warning") == 1
     assert all(os.path.exists(given["file"]) for _, given, _ in parsed if "file" in given)
 
 
 def _unescaped(text):
-    return (
-        text.replace("%3A", ":")
-        .replace("%2C", ",")
-        .replace("%0A", "\n")
-        .replace("%0D", "\r")
-        .replace("%25", "%")
-    )
+    return text.replace("%3A", ":").replace("%2C", ",").replace("%0A", "\n").replace("%0D", "\r").replace("%25", "%")
 
 
 # element -> (attributes that it must have, those that it may have, elements that it may hold), as Jenkins reads it
@@ -506,9 +502,7 @@ def test_junit_of_a_clean_tree_has_a_test_that_passes(tree):
 
 
 def test_formats_agree_on_the_exit_code(full):
-    assert {
-        run(full, "--format", form).return_value for form in ("text", "json", "sarif", "github", "junit")
-    } == {1}
+    assert {run(full, "--format", form).return_value for form in ("text", "json", "sarif", "github", "junit")} == {1}
 
 
 @pytest.mark.parametrize("c_library", [True, False], ids=["with the C library's search", "without"])
@@ -527,9 +521,7 @@ def test_scanning_many_files(tmp_path, monkeypatch, c_library):
         Path(path).write_bytes(data)
         paths.append(path)
         expected += [path] if number % 3 == 0 else []
-    assert (
-        scan.holding(paths, (b"absent", b"needle"), lambda data, held: held == (b"needle",)) == expected
-    )
+    assert scan.holding(paths, (b"absent", b"needle"), lambda data, held: held == (b"needle",)) == expected
     assert scan.holding(paths, (b"needle",), lambda data, held: len(data) > 200) == [
         path for path in expected if os.path.getsize(path) > 200
     ]
@@ -546,6 +538,4 @@ def test_an_unreadable_file_is_not_called_clean(tmp_path, monkeypatch):
 
 def test_the_hook_names_the_command():
     text = Path(__file__).parents[1].joinpath(".pre-commit-hooks.yaml").read_text()
-    assert re.search(r"^- id: specwire-gate$", text, re.M) and re.search(
-        r"^  entry: specwire gate$", text, re.M
-    )
+    assert re.search(r"^- id: specwire-gate$", text, re.M) and re.search(r"^  entry: specwire gate$", text, re.M)

@@ -76,25 +76,16 @@ def test_what_cannot_be_built_is_refused(options, message: str, empty_target: Pa
         '{"num_hidden_layers": 6, "hidden_size": 0, "vocab_size": 4}',
     ],
 )
-def test_a_target_without_a_usable_config_exits_2_with_a_sentence(
-    config: str, tmp_path: Path, capsys
-) -> None:
+def test_a_target_without_a_usable_config_exits_2_with_a_sentence(config: str, tmp_path: Path, capsys) -> None:
     if config:
         (tmp_path / "config.json").write_text(config)
     with pytest.raises(SystemExit) as ended:
         main(["golden", "build", "--target", str(tmp_path), "--out", str(tmp_path / "out")])
     said = capsys.readouterr().err.strip()
-    assert (
-        ended.value.code == 2
-        and said.startswith("specwire: ")
-        and "\n" not in said
-        and "Traceback" not in said
-    )
+    assert ended.value.code == 2 and said.startswith("specwire: ") and "\n" not in said and "Traceback" not in said
 
 
-@pytest.mark.parametrize(
-    "arguments", [["--tokens", "3,x"], ["--prompts", "no-such-file"], ["--trained", "a"]]
-)
+@pytest.mark.parametrize("arguments", [["--tokens", "3,x"], ["--prompts", "no-such-file"], ["--trained", "a"]])
 def test_options_that_cannot_be_read_exit_2(arguments, empty_target: Path, tmp_path: Path, capsys) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["golden", "build", "--target", str(empty_target), "--out", str(tmp_path / "out"), *arguments])
@@ -138,9 +129,7 @@ def test_boundaries_are_those_of_transformers(dtype: str, target: Path, tmp_path
         "boundary L is before the final norm, transformers' last is after it"
     )
     noise = golden.noise[dtype]
-    assert noise[0].worst <= 2**-8 and 0 < noise[6].median <= noise[6].worst < (
-        0.05 if dtype == "bfloat16" else 1e-5
-    )
+    assert noise[0].worst <= 2**-8 and 0 < noise[6].median <= noise[6].worst < (0.05 if dtype == "bfloat16" else 1e-5)
 
 
 @pytest.mark.slow

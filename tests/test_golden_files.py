@@ -107,9 +107,7 @@ def overlapping(path: Path) -> None:
 def a_million_tensors(path: Path) -> None:
     put(
         path,
-        b"{"
-        + b",".join(b'"t%d":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}' % i for i in range(1_000_000))
-        + b"}",
+        b"{" + b",".join(b'"t%d":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}' % i for i in range(1_000_000)) + b"}",
         b"",
     )
 
@@ -133,8 +131,7 @@ SPOILERS = {
     "header a list": lambda path: put(path, b"[]", b""),
     "a name twice": lambda path: put(
         path,
-        b'{"a":{"dtype":"U8","shape":[0],"data_offsets":[0,0]},'
-        b'"a":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}}',
+        b'{"a":{"dtype":"U8","shape":[0],"data_offsets":[0,0]},"a":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}}',
         b"",
     ),
     "a million tensors": a_million_tensors,
@@ -168,9 +165,7 @@ SPOILERS = {
 
 
 @pytest.mark.parametrize("name", SPOILERS)
-def test_a_bad_file_is_refused_with_one_sentence(
-    name: str, golden: Path, tmp_path: Path, monkeypatch
-) -> None:
+def test_a_bad_file_is_refused_with_one_sentence(name: str, golden: Path, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     SPOILERS[name](golden)
     with pytest.raises(SpecwireError) as caught:
@@ -198,9 +193,7 @@ def test_damage_never_gets_past_the_reader_as_anything_but_a_sentence(
     at: float, byte: int, cut: int, tmp_path_factory
 ) -> None:
     folder = tmp_path_factory.mktemp("damaged")
-    path = make_golden(
-        folder / "golden.safetensors", [[4, 5]], make_states([[4, 5]], layers=2, hidden=4), trained=[1]
-    )
+    path = make_golden(folder / "golden.safetensors", [[4, 5]], make_states([[4, 5]], layers=2, hidden=4), trained=[1])
     raw = bytearray(path.read_bytes())
     raw[int(at * (len(raw) - 1))] = byte
     path.write_bytes(bytes(raw[: len(raw) - cut]))
@@ -223,14 +216,8 @@ def test_values_are_read_without_a_tensor_library(tmp_path: Path) -> None:
 def test_show_says_what_is_in_it(golden: Path) -> None:
     shown = CliRunner().invoke(golden_command, ["show", str(golden), "--json"])
     document = json.loads(shown.stdout)
-    assert (
-        shown.exit_code == 0
-        and document["boundaries"] == list(range(7))
-        and document["concat_shape"] == [4, 48]
-    )
-    assert document["slots"][1]["hs_first5"] == pytest.approx(
-        make_states(PROMPTS)[0][3][0, :5].tolist(), rel=1e-5
-    )
+    assert shown.exit_code == 0 and document["boundaries"] == list(range(7)) and document["concat_shape"] == [4, 48]
+    assert document["slots"][1]["hs_first5"] == pytest.approx(make_states(PROMPTS)[0][3][0, :5].tolist(), rel=1e-5)
     text = CliRunner().invoke(golden_command, ["show", str(golden)])
     assert "all 7 boundaries" in text.stdout and "4,5,6,7 (4 tokens)" in text.stdout
     assert document["trained_assumed"] is False and "assumed" not in text.stdout
@@ -246,7 +233,12 @@ def test_show_gives_the_ids_that_a_server_is_to_be_sent(tmp_path: Path) -> None:
     assert json.loads(show(path, "--tokens")) == prompts
     assert [one["token_ids"] for one in json.loads(show(path, "--json"))["prompts"]] == prompts
     text = show(path)
-    assert "3,4,5," in text and "(40 tokens; --tokens gives all)" in text and ",42" not in text and "9,5 (2 tokens)" in text
+    assert (
+        "3,4,5," in text
+        and "(40 tokens; --tokens gives all)" in text
+        and ",42" not in text
+        and "9,5 (2 tokens)" in text
+    )
 
 
 def test_show_says_that_a_list_was_assumed(tmp_path: Path) -> None:

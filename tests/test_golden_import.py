@@ -26,9 +26,7 @@ TRAINED = (1, 3, 5)
 def target(tmp_path: Path) -> Path:
     folder = tmp_path / "target"
     folder.mkdir()
-    (folder / "config.json").write_text(
-        json.dumps({"num_hidden_layers": 6, "hidden_size": 16, "vocab_size": 32})
-    )
+    (folder / "config.json").write_text(json.dumps({"num_hidden_layers": 6, "hidden_size": 16, "vocab_size": 32}))
     return folder
 
 
@@ -121,9 +119,7 @@ def singular(folder: Path) -> Path:
         (concat_file, (1, 3, 5), "boundary"),
     ],
 )
-def test_the_states_end_up_under_their_boundaries(
-    make, ids, convention, target: Path, tmp_path: Path
-) -> None:
+def test_the_states_end_up_under_their_boundaries(make, ids, convention, target: Path, tmp_path: Path) -> None:
     out = tmp_path / "golden.safetensors"
     import_golden(make(tmp_path / "data"), out, target, ids=ids, convention=convention)
     golden = open_golden(out)
@@ -199,9 +195,7 @@ def test_the_only_convention_that_fits_is_taken_and_recorded(target: Path, tmp_p
 
 
 def test_the_final_norm_of_specforge_is_kept(target: Path, tmp_path: Path) -> None:
-    import_golden(
-        specforge(tmp_path / "data"), tmp_path / "out", target, ids=(1, 3, 5), convention="boundary"
-    )
+    import_golden(specforge(tmp_path / "data"), tmp_path / "out", target, ids=(1, 3, 5), convention="boundary")
     assert open_golden(tmp_path / "out").has("final_norm")
 
 
@@ -234,8 +228,10 @@ def test_a_pickle_is_refused_and_never_executed(target: Path, tmp_path: Path, mo
     ("tensors", "message"),
     [
         ({"loss_mask": torch.ones(3)}, r"holds \[loss_mask: float32 \[3\]\]"),
-        ({"input_ids": torch.tensor(IDS), "hidden": [torch.ones(5, 16)], "n": 5},
-         r"input_ids: int64 \[5\], hidden: list of 1, the first float32 \[5, 16\], n: int\]"),
+        (
+            {"input_ids": torch.tensor(IDS), "hidden": [torch.ones(5, 16)], "n": 5},
+            r"input_ids: int64 \[5\], hidden: list of 1, the first float32 \[5, 16\], n: int\]",
+        ),
         ({"input_ids": IDS, "hidden_states": torch.zeros(5, 48)}, "input_ids: list of 5, the first int"),
         ({"input_ids": torch.tensor(IDS), "hidden_state": torch.zeros(5, 16)}, "one layer alone"),
         ({"input_ids": torch.tensor(IDS), "hidden_states": [torch.zeros(5, 16), torch.zeros(4, 16)]}, "no layout fits"),
@@ -254,7 +250,10 @@ def test_a_pickle_is_refused_and_never_executed(target: Path, tmp_path: Path, mo
         ({"input_ids": torch.tensor(IDS), "hidden_states": torch.zeros(5, 48).to(torch.float8_e4m3fn)}, "16 bits"),
         ({"input_ids": torch.tensor(IDS), "hidden_states": torch.zeros(5, 48).to_sparse()}, "no plain tensor"),
         ({"input_ids": torch.tensor(IDS), "hidden_states": torch.zeros(5, 48, device="meta")}, "no plain tensor"),
-        ({"input_ids": torch.zeros(1).expand(10**9), "hidden_states": torch.zeros(1).expand(10**9, 48)}, "more than the"),
+        (
+            {"input_ids": torch.zeros(1).expand(10**9), "hidden_states": torch.zeros(1).expand(10**9, 48)},
+            "more than the",
+        ),
     ],
 )
 def test_data_that_does_not_fit_is_refused(tensors, message: str, target: Path, tmp_path: Path) -> None:

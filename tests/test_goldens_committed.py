@@ -25,9 +25,7 @@ def test_every_boundary_is_there_with_its_noise(path: Path) -> None:
 def test_neighbouring_boundaries_can_be_told_apart(path: Path) -> None:
     golden = open_golden(path)
     where = [
-        (number, position)
-        for number, prompt in enumerate(golden.prompts)
-        for position in range(len(prompt.token_ids))
+        (number, position) for number, prompt in enumerate(golden.prompts) for position in range(len(prompt.token_ids))
     ]
     for k in golden.trained:
         own, before = (golden.rows(f"boundary.{j}", where).double() for j in (k, k - 1))
@@ -43,9 +41,7 @@ def test_the_fixtures_still_give_it(path: Path, tmp_path: Path) -> None:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     again, kept = open_golden(module.remake(tmp_path, path.parent.name, path.stem)), open_golden(path)
-    assert again.trained == kept.trained and [p.token_ids for p in again.prompts] == [
-        p.token_ids for p in kept.prompts
-    ]
+    assert again.trained == kept.trained and [p.token_ids for p in again.prompts] == [p.token_ids for p in kept.prompts]
     where = [(0, position) for position in range(len(kept.prompts[0].token_ids))]
     for k in kept.boundaries:
         a, b = (one.rows(f"boundary.{k}", where).double() for one in (again, kept))

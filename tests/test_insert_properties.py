@@ -308,14 +308,10 @@ def run(data: bytes, monkeypatch, kind: str, on: bool, answers, captured):
         "wrapped": lambda function: function,
     }
     exec(compile(data, "generated", "exec", dont_inherit=True), names)
-    batch = types.SimpleNamespace(
-        spec_info=types.SimpleNamespace(hidden_states=Wide(300 if answers[0] else 7))
-    )
+    batch = types.SimpleNamespace(spec_info=types.SimpleNamespace(hidden_states=Wide(300 if answers[0] else 7)))
     given = {"given": 9.5} if kind == "target" else {}
     embeds = Wide(4.0) if answers[2] else None
-    return names["Model"].forward(
-        Fake(answers, captured), 3, 1, batch, input_embeds=embeds, **given
-    ), recorder.calls
+    return names["Model"].forward(Fake(answers, captured), 3, 1, batch, input_embeds=embeds, **given), recorder.calls
 
 
 def rendered(data: bytes, kind: str):
@@ -350,9 +346,7 @@ def test_taps(kind, monkeypatch):
         file = TappedFile(done.data)
         assert file.without(file.found) == data
         applied = [site.probe for site in done.sites]
-        assert (
-            set(applied) == set(TARGET if kind == "target" else DRAFT) and len(file.found) == len(applied) + 1
-        )
+        assert set(applied) == set(TARGET if kind == "target" else DRAFT) and len(file.found) == len(applied) + 1
         # And it computes what it computed.
         plain, _ = run(data, monkeypatch, kind, False, answers, captured)
         assert run(done.data, monkeypatch, kind, False, answers, captured) == (plain, [])

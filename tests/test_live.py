@@ -146,9 +146,7 @@ def test_renamed_worker_and_its_parent(tree, tmp_path):
     """A renamed worker has lost its arguments and environment; its parent may show nothing."""
     (tmp_path / "worker.py").write_text(RENAMED)
     (tmp_path / "parent.py").write_text(PARENT)
-    with running(
-        sys.executable, tmp_path / "parent.py", tmp_path / "worker.py", PYTHONPATH=str(tree.root)
-    ) as parent:
+    with running(sys.executable, tmp_path / "parent.py", tmp_path / "worker.py", PYTHONPATH=str(tree.root)) as parent:
         found, _ = look(tree.root)
         assert [each.pid for each in found][0] == parent.pid and len(found) == 2
         assert found[1].command == "sglang::scheduler_TP0"
@@ -177,9 +175,7 @@ def test_who_does_not_count(tree, tmp_path):
         stack.enter_context(module(PYTHONPATH=f"{other.root}:{tree.root}"))
         stack.enter_context(running(PYTHON, "-c", wait, cwd=tree.root, PYTHONPATH=str(tree.root)))
         stack.enter_context(running(PYTHON, "-c", wait, "-m", "not.sglang", cwd=tree.package))
-        stack.enter_context(
-            running("sh", "-c", "echo up; read x; : python -m sglang.launch_server", cwd=tree.package)
-        )
+        stack.enter_context(running("sh", "-c", "echo up; read x; : python -m sglang.launch_server", cwd=tree.package))
         assert pids(tree) == []
         assert len(pids(other)) == 2
 
@@ -271,8 +267,4 @@ def test_error_names_all(tree):
         with pytest.raises(LiveServer) as refused:
             refuse_if_live(tree.root, False, 0.0, print)
     assert sorted(each.pid for each in refused.value.processes) == sorted([one.pid, two.pid])
-    assert (
-        str(one.pid) in str(refused.value)
-        and str(two.pid) in str(refused.value)
-        and "--wait" in str(refused.value)
-    )
+    assert str(one.pid) in str(refused.value) and str(two.pid) in str(refused.value) and "--wait" in str(refused.value)

@@ -23,7 +23,9 @@ def deepseek(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def llama(tmp_path_factory) -> Path:
     folder = made(tmp_path_factory.mktemp("llama"), "llama")
-    specwire("golden", "build", "--target", folder / "target", "--out", folder / "golden.safetensors", "--trained", "2,4,6")
+    specwire(
+        "golden", "build", "--target", folder / "target", "--out", folder / "golden.safetensors", "--trained", "2,4,6"
+    )
     return folder
 
 
@@ -59,7 +61,9 @@ def test_eight_ranks_match_the_golden_and_the_tree_is_as_it_was(deepseek):
     assert found["ranks_agree"] and found["causes"] == []
     assert found["concat_shape"] == found["golden_concat_shape"] == [8, 3 * 256]
     blind = [check["id"] for check in found["checks"] if check["state"] == "skipped"]
-    shown = (ROOT / "README.md").read_text("utf-8").partition("`make verify` ends like this")[2].partition("MISMATCH")[0]
+    shown = (
+        (ROOT / "README.md").read_text("utf-8").partition("`make verify` ends like this")[2].partition("MISMATCH")[0]
+    )
     assert f"checks: {len(found['checks'])}, of which {len(blind)} could not look" in shown, blind
     assert [slot["nearest_boundary"] for slot in found["slots"]] == [3, 31, 59]
     assert all(slot["rel_l2"] <= 1e-4 for slot in found["slots"])

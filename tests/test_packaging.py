@@ -15,7 +15,11 @@ def test_every_package_is_installed():
 
 def test_every_file_that_is_no_module_is_installed_too():
     listed = {
-        (ROOT / "src" / package.replace(".", "/")) / name for package, names in SETUP["package-data"].items() for name in names
+        (ROOT / "src" / package.replace(".", "/")) / name
+        for package, names in SETUP["package-data"].items()
+        for name in names
     }
-    data = {file for file in (ROOT / "src/specwire").rglob("*") if file.is_file() and file.suffix not in (".py", ".pyc")}
+    data = {
+        file for file in (ROOT / "src/specwire").rglob("*") if file.is_file() and file.suffix not in (".py", ".pyc")
+    }
     assert data <= listed

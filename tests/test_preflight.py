@@ -41,8 +41,21 @@ K25_DRAFT = {
 }
 
 
-def run(place, config=None, tensors=None, *, flags="", algorithm="EAGLE3", tree=ADDS_ONE, trained=(2, 6, 9),
-        of=TARGET, launch=True, recorded=None, environment="", **target_changes):
+def run(
+    place,
+    config=None,
+    tensors=None,
+    *,
+    flags="",
+    algorithm="EAGLE3",
+    tree=ADDS_ONE,
+    trained=(2, 6, 9),
+    of=TARGET,
+    launch=True,
+    recorded=None,
+    environment="",
+    **target_changes,
+):
     """The document for a target and a draft, made in `place`, sound unless a test changes something."""
     served = target(place / "target", of, **target_changes)
     made = draft(place / "draft", draft_config(of) if config is None else config, tensors)
@@ -53,7 +66,11 @@ def run(place, config=None, tensors=None, *, flags="", algorithm="EAGLE3", tree=
     if algorithm:
         said += f" --speculative-algorithm {algorithm}"
     return preflight(
-        served, made, [Tree.find(tree)], launch=said if launch else None, golden=recorded,
+        served,
+        made,
+        [Tree.find(tree)],
+        launch=said if launch else None,
+        golden=recorded,
         trained=None if recorded else trained,
     )
 
@@ -217,8 +234,13 @@ def test_options_that_the_release_has_not(tmp_path):
 def test_a_file_that_the_launch_names_and_is_not_there(tmp_path):
     there = tmp_path / "map.pt"
     there.touch()
-    for name, verdict in (("foo.pt", "inconclusive"), (f"{there}x.pt", "inconclusive"), (there, "ok"),
-                          ("org/FR-Spec/freq_32768.pt", "ok"), ("$MAP.pt", "ok")):
+    for name, verdict in (
+        ("foo.pt", "inconclusive"),
+        (f"{there}x.pt", "inconclusive"),
+        (there, "ok"),
+        ("org/FR-Spec/freq_32768.pt", "ok"),
+        ("$MAP.pt", "ok"),
+    ):
         document = run(tmp_path, flags=f"--speculative-token-map {name}")
         assert (document["verdict"], document["causes"]) == (verdict, []), name
     for option, verdict in (("--speculative-token-map", "inconclusive"), ("--chat-template", "ok")):
@@ -228,8 +250,13 @@ def test_a_file_that_the_launch_names_and_is_not_there(tmp_path):
 
 @pytest.mark.parametrize(
     "data, cause",
-    [(bytes(128), "norm"), (b"\0\x80" * 64, "norm"), (ones(63) + b"\xc0\x7f", "non-finite"),
-     (b"\x80\x7f" + ones(63), "non-finite"), (bytes(126) + ones(1), "none")],
+    [
+        (bytes(128), "norm"),
+        (b"\0\x80" * 64, "norm"),
+        (ones(63) + b"\xc0\x7f", "non-finite"),
+        (b"\x80\x7f" + ones(63), "non-finite"),
+        (bytes(126) + ones(1), "none"),
+    ],
     ids=["zero", "minus zero", "NaN", "infinite", "nearly zero"],
 )
 @pytest.mark.parametrize("name", ["norm", "midlayer.hidden_norm", "midlayer.input_layernorm"])
@@ -247,7 +274,9 @@ def test_tensors_that_the_loader_drops(tmp_path):
     bias = without(**{"midlayer.self_attn.q_proj.bias": ("BF16", (64,), None)})
     document = run(tmp_path, None, bias)
     assert first(document) == "weights-random" and "q_proj.bias, which" in document["causes"][0]["evidence"]
-    assert "it takes no extra.weight" in str(run(tmp_path, None, without(**{"extra.weight": ("BF16", (9,), None)}))["checks"])
+    assert "it takes no extra.weight" in str(
+        run(tmp_path, None, without(**{"extra.weight": ("BF16", (9,), None)}))["checks"]
+    )
 
 
 def test_a_failed_engine_says_what_preflight_finds(tmp_path, monkeypatch):
@@ -267,8 +296,13 @@ def test_a_failed_engine_says_what_preflight_finds(tmp_path, monkeypatch):
 
 def test_a_launch_without_a_draft(tmp_path):
     served, made = target(tmp_path / "t"), draft(tmp_path / "d")
-    document = preflight(served, made, [Tree.find(ADDS_ONE)], trained=[2, 6, 9],
-                         launch=f"--model-path {served} --speculative-algorithm EAGLE3")
+    document = preflight(
+        served,
+        made,
+        [Tree.find(ADDS_ONE)],
+        trained=[2, 6, 9],
+        launch=f"--model-path {served} --speculative-algorithm EAGLE3",
+    )
     assert first(document) == "algo-flag" and "own draft" in document["causes"][0]["evidence"]
 
 
@@ -284,8 +318,12 @@ FILE_FAULTS = [
     pytest.param(None, without(**{"fc.weight": ("BF16", (64, 256), None)}), "fc-width", id="four states in fc"),
     pytest.param(None, without(**{"fc.weight": ("BF16", (32, 192), None)}), "fc-width", id="rows of fc"),
     pytest.param(None, without(**{"fc.bias": ("BF16", (64,), None)}), "fc-width", id="a bias that is left out"),
-    pytest.param(changed(target_hidden_size=48), draft_tensors(changed(target_hidden_size=48)), "wrong-target",
-                 id="for a narrower target"),
+    pytest.param(
+        changed(target_hidden_size=48),
+        draft_tensors(changed(target_hidden_size=48)),
+        "wrong-target",
+        id="for a narrower target",
+    ),
     pytest.param(changed(vocab_size=1024), without("t2d"), "wrong-target", id="for another vocabulary"),
     pytest.param(None, without("d2t", "t2d"), "vocab-map", id="no map"),
     pytest.param(None, without(d2t=("I64", (100,), None)), "vocab-map", id="a map of another size"),
@@ -293,8 +331,12 @@ FILE_FAULTS = [
     pytest.param(None, without(d2t=("I64", (128,), b"\xff" * 8 * 128)), "vocab-map", id="negative ids"),
     pytest.param(None, without(d2t=("I64", (128,), None)), "vocab-map", id="zeros against the marks"),
     pytest.param(None, without("lm_head.weight"), "embed-head", id="no head"),
-    pytest.param(None, without("lm_head.weight", **{"model.lm_head.weight": ("BF16", (128, 64), None)}), "embed-head",
-                 id="a head by another name"),
+    pytest.param(
+        None,
+        without("lm_head.weight", **{"model.lm_head.weight": ("BF16", (128, 64), None)}),
+        "embed-head",
+        id="a head by another name",
+    ),
     pytest.param(None, without(**{"lm_head.weight": ("BF16", (64, 64), None)}), "embed-head", id="rows of the head"),
     pytest.param(None, without(**{"embed_tokens.weight": ("BF16", (256, 64), None)}), "embed-head", id="embedding"),
     pytest.param(None, without("midlayer.mlp.down_proj.weight"), "weights-random", id="a missing weight"),
@@ -346,8 +388,9 @@ def test_absolute_ids_in_the_map_are_recognised(tmp_path):
     ids = list(range(400, 528 - 16))
     tensors = without(**vocabulary_map(range(128), 512))
     tensors["d2t"] = ("I64", (len(ids),), b"".join(token.to_bytes(8, "little") for token in ids))
-    document = run(tmp_path, draft_config(draft_vocab_size=len(ids)), {
-        **tensors, "lm_head.weight": ("BF16", (len(ids), 64), None)})
+    document = run(
+        tmp_path, draft_config(draft_vocab_size=len(ids)), {**tensors, "lm_head.weight": ("BF16", (len(ids), 64), None)}
+    )
     assert first(document) == "vocab-map" and "the engine adds the place" in document["causes"][0]["evidence"]
 
 
@@ -445,22 +488,25 @@ def test_graphs_that_hand_on_the_defaults(tmp_path):
     assert run(tmp_path, config, trained=(3, 6, 9), tree=BOUNDARIES)["verdict"] == "ok"
     trees = [Tree.find(BOUNDARIES), Tree.find(ADDS_ONE)]
     places = (tmp_path / "target", tmp_path / "draft", trees)
-    said = (f"--model-path {places[0]} --speculative-draft-model-path {places[1]} --speculative-algorithm EAGLE3")
-    for launch, matches, word in ((None, True, "match without graphs"), (said, False, "MISMATCH in graphs"),
-                                  (f"{said} --disable-cuda-graph", True, "match")):
+    said = f"--model-path {places[0]} --speculative-draft-model-path {places[1]} --speculative-algorithm EAGLE3"
+    for launch, matches, word in (
+        (None, True, "match without graphs"),
+        (said, False, "MISMATCH in graphs"),
+        (f"{said} --disable-cuda-graph", True, "match"),
+    ):
         document = preflight(*places, launch=launch, trained=[3, 6, 9])
         assert [row["matches"] for row in document["trees"]] == [True, matches]
         rows = [line for line in page(document).splitlines() if "adds-one" in line]
-        assert word in rows[0] and rows[0].endswith("as they are") and ("hands on" in page(document)) == (word != "match")
+        assert (
+            word in rows[0] and rows[0].endswith("as they are") and ("hands on" in page(document)) == (word != "match")
+        )
 
 
 def test_a_golden_names_the_target(tmp_path):
     served = target(tmp_path / "target")
     same = golden(tmp_path / "g.safetensors", (2, 6, 9), name=target_name(served))
     assert run(tmp_path, recorded=same)["verdict"] == "ok"
-    renamed = golden(
-        tmp_path / "g.safetensors", (2, 6, 9), name="elsewhere " + target_name(served).split()[1]
-    )
+    renamed = golden(tmp_path / "g.safetensors", (2, 6, 9), name="elsewhere " + target_name(served).split()[1])
     assert run(tmp_path, recorded=renamed)["verdict"] == "ok"
     other = golden(tmp_path / "g.safetensors", (2, 6, 9), name="target sha256:0123456789abcdef")
     assert first(run(tmp_path, recorded=other)) == "wrong-target"
@@ -511,8 +557,11 @@ def test_the_launch_serves_something_else(tmp_path):
     assert first(document) == "wrong-target"
     document = preflight(served, made, trees, launch=said.format(served, finetuned), trained=[2, 6, 9])
     assert first(document) == "wrong-draft"
-    for names, skips in ((("hub/T", "/srv/d"), []), (("hub/8B", "hub/d"), ["wrong-target"]),
-                         (("/models/t", "hub/EAGLE3"), ["wrong-draft"])):
+    for names, skips in (
+        (("hub/T", "/srv/d"), []),
+        (("hub/8B", "hub/d"), ["wrong-target"]),
+        (("/models/t", "hub/EAGLE3"), ["wrong-draft"]),
+    ):
         document = preflight(served, made, trees, launch=said.format(*names), trained=[2, 6, 9])
         assert document["verdict"] == ("inconclusive" if skips else "ok")
         assert [check["id"] for check in document["checks"] if check["state"] == "skipped"] == skips
@@ -549,20 +598,55 @@ def test_a_padded_vocabulary_is_a_note(tmp_path):
 
 
 VALUES = st.one_of(
-    st.none(), st.booleans(), st.integers(-5, 5),
+    st.none(),
+    st.booleans(),
+    st.integers(-5, 5),
     st.sampled_from([2**70, 10**400, 1e308, 1.5, "x", "", [], [None], {}, {"a": []}]),
     st.lists(st.integers(-3, 20), max_size=4),
 )
 NESTED = st.dictionaries(
-    st.sampled_from(["eagle_aux_hidden_state_layer_ids", "use_aux_hidden_state", "norm_before_fc", "factor", "rope_theta",
-                     "original_max_position_embeddings", "verifier", "architectures", "hidden_size", "num_hidden_layers"]),
+    st.sampled_from(
+        [
+            "eagle_aux_hidden_state_layer_ids",
+            "use_aux_hidden_state",
+            "norm_before_fc",
+            "factor",
+            "rope_theta",
+            "original_max_position_embeddings",
+            "verifier",
+            "architectures",
+            "hidden_size",
+            "num_hidden_layers",
+        ]
+    ),
     st.recursive(st.one_of(VALUES, st.floats(), st.text(max_size=3)), lambda inner: st.lists(inner, max_size=3)),
     max_size=2,
 )
-KEYS = st.sampled_from([*draft_config(), "target_hidden_size", "rope_scaling", "rope_parameters", "fc_norm", "bias",
-                        "norm_before_fc", "speculators_config", "quantization_config", "text_config", "dtype",
-                        "compression_config", "tie_word_embeddings", "head_dim", "layer_types", "sliding_window", "seq_length",
-                        "use_sliding_window", "norm_output", "attention_bias", "eagle_aux_hidden_state_layer_ids"])
+KEYS = st.sampled_from(
+    [
+        *draft_config(),
+        "target_hidden_size",
+        "rope_scaling",
+        "rope_parameters",
+        "fc_norm",
+        "bias",
+        "norm_before_fc",
+        "speculators_config",
+        "quantization_config",
+        "text_config",
+        "dtype",
+        "compression_config",
+        "tie_word_embeddings",
+        "head_dim",
+        "layer_types",
+        "sliding_window",
+        "seq_length",
+        "use_sliding_window",
+        "norm_output",
+        "attention_bias",
+        "eagle_aux_hidden_state_layer_ids",
+    ]
+)
 ANY = st.dictionaries(KEYS, VALUES | NESTED, max_size=3)
 CONFIGS = (ANY, ANY, st.booleans())
 
@@ -662,10 +746,13 @@ def test_the_launch_is_given_once(system):
 def test_a_launch_file(system, tmp_path):
     served, made = system
     script = tmp_path / "serve.sh"
-    script.write_text(f"T={served}\npython -m sglang.launch_server --model-path $T --speculative-algorithm EAGLE \\\n"
-                      f"  --speculative-draft-model-path {made}\n")
-    shown = call("--target", served, "--draft", made, "--tree", BOUNDARIES, "--launch-file", script, "--trained",
-                 "2,6,9")
+    script.write_text(
+        f"T={served}\npython -m sglang.launch_server --model-path $T --speculative-algorithm EAGLE \\\n"
+        f"  --speculative-draft-model-path {made}\n"
+    )
+    shown = call(
+        "--target", served, "--draft", made, "--tree", BOUNDARIES, "--launch-file", script, "--trained", "2,6,9"
+    )
     assert shown.return_value == 1 and "FAULT algo-flag (certain)" in shown.stdout
 
 
@@ -676,11 +763,13 @@ BROKEN = [
     pytest.param(lambda t, d: ((t / "config.json").unlink(), (t, d))[1], "no config.json", id="no config"),
     pytest.param(lambda t, d: ((t / "config.json").write_text("{"), (t, d))[1], "cannot read", id="broken JSON"),
     pytest.param(lambda t, d: ((t / "config.json").write_text("[]"), (t, d))[1], "no JSON object", id="no object"),
-    pytest.param(lambda t, d: ((t / "config.json").write_text(NO_SIZE), (t, d))[1],
-                 "positive number", id="no layer count"),
+    pytest.param(
+        lambda t, d: ((t / "config.json").write_text(NO_SIZE), (t, d))[1], "positive number", id="no layer count"
+    ),
     pytest.param(lambda t, d: ((d / "config.json").write_text("{}"), (t, d))[1], "no architecture", id="no draft"),
-    pytest.param(lambda t, d: ((d / "model.safetensors").write_bytes(b"\xff" * 99), (t, d))[1], "header",
-                 id="hostile weights"),
+    pytest.param(
+        lambda t, d: ((d / "model.safetensors").write_bytes(b"\xff" * 99), (t, d))[1], "header", id="hostile weights"
+    ),
     pytest.param(lambda t, d: ((d / "model.safetensors").unlink(), (t, d))[1], r"no \*.safetensors", id="no weights"),
 ]
 
@@ -713,9 +802,12 @@ def test_nothing_heavy_is_imported():
 
 @pytest.mark.parametrize(
     "getter, base, cause",
-    [("", "nn.Module", "embed-head"), ("", "Elsewhere", "none"),
-     ("    def get_embed_and_head(self):\n        return 1, 2\n\n", "nn.Module", "none"),
-     ("    def __getattr__(self, name):\n        return 1\n\n", "nn.Module", "none")],
+    [
+        ("", "nn.Module", "embed-head"),
+        ("", "Elsewhere", "none"),
+        ("    def get_embed_and_head(self):\n        return 1, 2\n\n", "nn.Module", "none"),
+        ("    def __getattr__(self, name):\n        return 1\n\n", "nn.Module", "none"),
+    ],
     ids=["none", "perhaps inherited", "its own", "forwarded"],
 )
 def test_a_target_that_does_not_hand_its_embedding_over(tmp_path, getter, base, cause):
@@ -728,7 +820,9 @@ def test_a_target_that_does_not_hand_its_embedding_over(tmp_path, getter, base, 
     text = re.sub(r"    def get_embed_and_head\(self\):\n(        .*\n)+\n?", "", model.read_text())
     head = "class LlamaForCausalLM(nn.Module):\n"
     assert head in text
-    text = "from elsewhere import Elsewhere\n" * (base == "Elsewhere") + text.replace(head, head.replace("nn.Module", base) + getter)
+    text = "from elsewhere import Elsewhere\n" * (base == "Elsewhere") + text.replace(
+        head, head.replace("nn.Module", base) + getter
+    )
     model.write_text(text)
     document = run(tmp_path, tree=tree)
     assert first(document) == cause, document["causes"]

@@ -130,20 +130,20 @@ ENTRIES = st.fixed_dictionaries(
     {},
     optional={
         "dtype": st.sampled_from(["BF16", "F32", "I64", "BOOL", "X", "", None, 3]),
-        "shape": st.one_of(st.lists(st.integers(-2, 9), max_size=4), st.lists(st.integers(0, 2**62), max_size=3),
-                           st.none(), st.text(max_size=3)),
+        "shape": st.one_of(
+            st.lists(st.integers(-2, 9), max_size=4),
+            st.lists(st.integers(0, 2**62), max_size=3),
+            st.none(),
+            st.text(max_size=3),
+        ),
         "data_offsets": st.one_of(st.lists(st.integers(-3, 80), max_size=3), st.none(), st.just([0, 2**63])),
     },
 )
-NAMES = st.one_of(
-    st.text(max_size=8), st.sampled_from(["../x", "fc.weight", "d2t", "__metadata__", "a/b", "\0"])
-)
+NAMES = st.one_of(st.text(max_size=8), st.sampled_from(["../x", "fc.weight", "d2t", "__metadata__", "a/b", "\0"]))
 
 
 @settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-@given(
-    st.dictionaries(NAMES, st.one_of(ENTRIES, st.integers(), st.none()), max_size=4), st.binary(max_size=64)
-)
+@given(st.dictionaries(NAMES, st.one_of(ENTRIES, st.integers(), st.none()), max_size=4), st.binary(max_size=64))
 def test_any_header_is_read_or_refused(place, header, data):
     """Whatever the header says: a checkpoint whose tensors lie within the file, or a SpecwireError."""
     text = json.dumps(header).encode()

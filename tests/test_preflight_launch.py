@@ -29,9 +29,7 @@ def options(request):
 
 EXPECTED = {"model-path": "/m/t", "speculative-algorithm": "EAGLE3", "speculative-num-steps": 3, "tp-size": 8}
 WRITTEN = [
-    pytest.param(
-        "--model-path /m/t --speculative-algorithm EAGLE3 --speculative-num-steps 3 --tp-size 8", id="bare"
-    ),
+    pytest.param("--model-path /m/t --speculative-algorithm EAGLE3 --speculative-num-steps 3 --tp-size 8", id="bare"),
     pytest.param(
         "python3 -m sglang.launch_server --model /m/t --speculative-algo=EAGLE3 --speculative-num-steps=3 --tp 8",
         id="module, aliases, abbreviations, equals",
@@ -81,9 +79,7 @@ def test_flags_take_nothing(options):
 
 
 def test_environment_is_kept(options):
-    launch = typed_launch(
-        "export A=1; B=2\nC='3 4' env D=5 python -m sglang.launch_server --model-path /m", options
-    )
+    launch = typed_launch("export A=1; B=2\nC='3 4' env D=5 python -m sglang.launch_server --model-path /m", options)
     assert dict(launch.environment) == {"A": "1", "C": "3 4", "D": "5"}
 
 
@@ -143,9 +139,7 @@ def test_a_file_that_is_none(options, tmp_path):
 def test_a_config_file_is_overruled_by_the_command_line(tmp_path):
     options = read_options(Source(Tree.find(SLICES / "adds-one")))
     place = tmp_path / "server.yaml"
-    place.write_text(
-        "# server\nmodel-path: /m/t\ntensor_parallel_size: 4\ntp-size: 2\ntrust-remote-code: true\n"
-    )
+    place.write_text("# server\nmodel-path: /m/t\ntensor_parallel_size: 4\ntp-size: 2\ntrust-remote-code: true\n")
     launch = typed_launch(f"--config {place} --tp-size 8", options)
     assert (launch.get("model-path"), launch.get("tp-size"), launch.get("trust-remote-code")) == (
         "/m/t",
@@ -161,14 +155,12 @@ def test_a_running_process(options, tmp_path):
         (tmp_path / "sglang" / f"{name}.py").write_text(text)
     process = subprocess.Popen(
         [sys.executable, "-m", "sglang.launch_server", "--model-path", "t", "--tp-size", "2"],
-        cwd=tmp_path, env={"PYTHONPATH": str(tmp_path), "MARK": "7"},
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(tmp_path), "MARK": "7"},
     )
     try:
         deadline = time.monotonic() + 10
-        while (
-            b"launch_server" not in Path(f"/proc/{process.pid}/cmdline").read_bytes()
-            and time.monotonic() < deadline
-        ):
+        while b"launch_server" not in Path(f"/proc/{process.pid}/cmdline").read_bytes() and time.monotonic() < deadline:
             time.sleep(0.01)
         (tmp_path / "t").mkdir()
         launch = process_launch(process.pid, options)
@@ -194,9 +186,7 @@ def test_negated_flags():
     assert typed_launch("--enable-overlap --model-path m", options).get("enable-overlap") is True
 
 
-WORDS = st.text(
-    st.characters(codec="utf-8", exclude_characters="\0\n\r", exclude_categories=["Cs", "Cc"]), min_size=1
-)
+WORDS = st.text(st.characters(codec="utf-8", exclude_characters="\0\n\r", exclude_categories=["Cs", "Cc"]), min_size=1)
 
 
 @given(st.lists(WORDS, min_size=1))

@@ -29,8 +29,14 @@ pytestmark = pytest.mark.release
 NEW = ["0.5.16", "0.5.17", "0.5.18", "0.5.19", "0.5.20", "0.5.21", "0.5.22", "0.5.23"]
 # Before eagle_config was read: every draft got the defaults.
 OLDEST = ["0.4.7", "0.4.7.post1", "0.4.8", "0.4.8.post1"]
-MOE = {"num_experts": 8, "n_routed_experts": 8, "n_shared_experts": 1, "num_experts_per_tok": 2, "moe_layer_freq": 1,
-       "first_k_dense_replace": 1}
+MOE = {
+    "num_experts": 8,
+    "n_routed_experts": 8,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 2,
+    "moe_layer_freq": 1,
+    "first_k_dense_replace": 1,
+}
 
 
 @functools.cache
@@ -95,8 +101,11 @@ def test_llama_adds_one_in_every_release_that_reads_ids(version):
 
 
 def test_the_first_release_has_only_the_defaults():
-    rule, plumbing = draft_rule(source("0.4.6.post5"), {**TARGET, "num_hidden_layers": 32},
-                                {"eagle_config": {"eagle_aux_hidden_state_layer_ids": [4, 5, 6]}})
+    rule, plumbing = draft_rule(
+        source("0.4.6.post5"),
+        {**TARGET, "num_hidden_layers": 32},
+        {"eagle_config": {"eagle_aux_hidden_state_layer_ids": [4, 5, 6]}},
+    )
     assert (rule.captured, plumbing.reads_config, plumbing.layer_ids) == ((2, 16, 29), False, None)
     assert captured_or_none("0.4.6.post5", "DeepseekV3ForCausalLM").absent
 
@@ -118,9 +127,7 @@ def test_known_faults_of_releases_are_found():
         rule = captured(version, "Qwen3_5ForConditionalGeneration", 40, [2, 20, 37], nested=True)
         assert rule.captured == () and "never captures" in rule.problem
     assert captured("0.5.16", "Gemma3ForCausalLM", 26, [2, 13, 22]).bare is None
-    assert all(
-        captured(version, "Gemma3ForCausalLM", 26, [2, 13, 22]).bare for version in ("0.5.17", "0.5.23")
-    )
+    assert all(captured(version, "Gemma3ForCausalLM", 26, [2, 13, 22]).bare for version in ("0.5.17", "0.5.23"))
     assert captured("0.5.9", "LlamaForCausalLM", 32, [1, 2, 3]).bare is None
     rule = captured("0.5.23", "Qwen3MoeForCausalLM", 48, [2, 24, 47])
     assert rule.captured is None and "IndexError" in rule.problem
@@ -128,8 +135,17 @@ def test_known_faults_of_releases_are_found():
 
 def test_the_k25_story_on_the_releases_that_it_happened_on(tmp_path):
     served = target(tmp_path / "t", DEEPSEEK)
-    made = draft(tmp_path / "d", draft_config(DEEPSEEK, (2, 30, 58), draft_vocab_size=32000, num_attention_heads=64,
-                                              num_key_value_heads=8, intermediate_size=18432))
+    made = draft(
+        tmp_path / "d",
+        draft_config(
+            DEEPSEEK,
+            (2, 30, 58),
+            draft_vocab_size=32000,
+            num_attention_heads=64,
+            num_key_value_heads=8,
+            intermediate_size=18432,
+        ),
+    )
     kept = golden(tmp_path / "g.safetensors", (3, 31, 59), DEEPSEEK)
     launch = f"--model-path {served} --speculative-draft-model-path {made} --speculative-algorithm"
     trees = {version: Tree.find(release_tree(version)) for version in ("0.5.9", "0.5.23")}
@@ -148,9 +164,7 @@ def test_the_k25_story_on_the_releases_that_it_happened_on(tmp_path):
     assert [bool(row["graph_order"]) for row in table] == [True, False]
 
 
-@pytest.mark.parametrize(
-    "version", ["0.4.10.post2", "0.5.5", "0.5.9", "0.5.13", "0.5.16", "0.5.20", "0.5.23"]
-)
+@pytest.mark.parametrize("version", ["0.4.10.post2", "0.5.5", "0.5.9", "0.5.13", "0.5.16", "0.5.20", "0.5.23"])
 def test_a_draft_is_loaded_whole(version):
     """Names, shapes and fillings of the draft's own class, read from each release."""
     config = draft_config()

@@ -34,34 +34,33 @@ CASES = [
     pytest.param(ADDS_ONE, "LlamaForCausalLM", [57, 2, 30], [3, 31, 58], id="the loop decides the order"),
     pytest.param(ADDS_ONE, "LlamaForCausalLM", [2, 2, 30], [3, 31], id="twice is once"),
     pytest.param(ADDS_ONE, "LlamaForCausalLM", [2, 30, 60], [3, 31], id="beyond the last layer is lost"),
-    pytest.param(
-        ADDS_ONE, "DeepseekV3ForCausalLM", [2, 30, 58], [3, 31, 59], id="inherited, branches that agree"
-    ),
+    pytest.param(ADDS_ONE, "DeepseekV3ForCausalLM", [2, 30, 58], [3, 31, 59], id="inherited, branches that agree"),
     pytest.param(ADDS_ONE, "Gemma3ForCausalLM", [2, 60], [3, 61], id="end of stack by an append"),
     pytest.param(BOUNDARIES, "LlamaForCausalLM", [2, 30, 57], [3, 31, 58], id="a keyword captures at entry"),
     pytest.param(BOUNDARIES, "DeepseekV3ForCausalLM", [2, 30, 58], [2, 30, 58], id="ids are boundaries"),
-    pytest.param(
-        BOUNDARIES, "DeepseekV3ForCausalLM", [1, 29, 57], [2, 30, 58], id="but not when the first is 1"
-    ),
+    pytest.param(BOUNDARIES, "DeepseekV3ForCausalLM", [1, 29, 57], [2, 30, 58], id="but not when the first is 1"),
     pytest.param(BOUNDARIES, "DeepseekV3ForCausalLM", [0, 30, 58], [0, 30, 58], id="the embedding"),
-    pytest.param(
-        BOUNDARIES, "GptOssForCausalLM", [3, 30, 61], [3, 30, 61], id="end of stack by the final norm"
-    ),
+    pytest.param(BOUNDARIES, "GptOssForCausalLM", [3, 30, 61], [3, 30, 61], id="end of stack by the final norm"),
     pytest.param(BOUNDARIES, "GptOssForCausalLM", [3, 30, 60], [4, 31, 61], id="its other branch"),
     pytest.param(BOUNDARIES, "Qwen3_5ForCausalLM", [2, 30, 57], [3, 31, 58], id="flags on the layers"),
     pytest.param(BOUNDARIES, "BeamForCausalLM", [2, 30, 60], [3, 31, 61], id="captured after the layer"),
 ]
 
 
-@pytest.mark.parametrize("handed", ["capture=aux_hidden_states.capture", "aux_hidden_states.capture",
-                                    "lambda end: aux_hidden_states.capture(end)"])
+@pytest.mark.parametrize(
+    "handed",
+    ["capture=aux_hidden_states.capture", "aux_hidden_states.capture", "lambda end: aux_hidden_states.capture(end)"],
+)
 def test_the_final_norm_captures_however_it_is_told_to(tmp_path, handed):
     tree = shutil.copytree(BOUNDARIES, tmp_path / "tree")
     engine = tree / "sglang" / "srt"
-    (engine / "residual_batch.py").write_text("def final_norm(states, batch, capture=None):\n    return capture(states)\n")
+    (engine / "residual_batch.py").write_text(
+        "def final_norm(states, batch, capture=None):\n    return capture(states)\n"
+    )
     model = engine / "models" / "gpt_oss.py"
-    call = model.read_text().replace("capture=aux_hidden_states.capture if self.end_layer in self.layers_to_capture else None",
-                                     handed)
+    call = model.read_text().replace(
+        "capture=aux_hidden_states.capture if self.end_layer in self.layers_to_capture else None", handed
+    )
     model.write_text("from sglang.srt import residual_batch\n" + call)
     assert list(rule({tree: Source(Tree.find(tree))}, tree, "GptOssForCausalLM", [3, 30, 61]).captured) == [3, 30, 61]
 
@@ -120,13 +119,9 @@ def test_a_release_without_a_rule_is_said_plainly(sources):
     [
         pytest.param(ADDS_ONE, "LlamaForCausalLM", [3, 31, 58], [2, 30, 57], id="one less"),
         pytest.param(BOUNDARIES, "DeepseekV3ForCausalLM", [3, 31, 59], [3, 31, 59], id="as they are"),
-        pytest.param(
-            BOUNDARIES, "DeepseekV3ForCausalLM", [2, 30, 58], [2, 30, 58], id="as they are, the defaults"
-        ),
+        pytest.param(BOUNDARIES, "DeepseekV3ForCausalLM", [2, 30, 58], [2, 30, 58], id="as they are, the defaults"),
         pytest.param(BOUNDARIES, "GptOssForCausalLM", [3, 30, 61], [3, 30, 61], id="with the final one"),
-        pytest.param(
-            ADDS_ONE, "LlamaForCausalLM", [0, 3, 31], [-1, 2, 30], id="the embedding, if it must be"
-        ),
+        pytest.param(ADDS_ONE, "LlamaForCausalLM", [0, 3, 31], [-1, 2, 30], id="the embedding, if it must be"),
         pytest.param(ADDS_ONE, "LlamaForCausalLM", [31, 3, 58], None, id="no ids change the order"),
         pytest.param(ADDS_ONE, "LlamaForCausalLM", [3, 31, 61], None, id="no ids reach the end"),
     ],
@@ -206,8 +201,11 @@ def test_code_of_the_tree_is_never_run(tmp_path, sources):
         (folder / "__init__.py").write_text("")
     evil = f"open({str(mark)!r}, 'w').close()\n"
     source = (ADDS_ONE / "sglang/srt/models/llama.py").read_text()
-    (models / "llama.py").write_text(source.replace("class LlamaMLP", evil + "class LlamaMLP").replace(
-        "self.capture_aux_hidden_states = True", f"__import__('os').system('touch {mark}')", 1))
+    (models / "llama.py").write_text(
+        source.replace("class LlamaMLP", evil + "class LlamaMLP").replace(
+            "self.capture_aux_hidden_states = True", f"__import__('os').system('touch {mark}')", 1
+        )
+    )
     found = rule({tmp_path: Source(Tree.find(tmp_path))}, tmp_path, "LlamaForCausalLM", [2, 30, 57])
     assert found.captured == (3, 31, 58)
     assert not mark.exists()

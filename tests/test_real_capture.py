@@ -38,9 +38,7 @@ def models(tmp_path_factory) -> dict[str, Path]:
 
 
 def test_it_matches_on_every_site(models) -> None:
-    document = check_capture(
-        GOLDEN, RUN / "capture", make_context(**models, launch="--speculative-algorithm EAGLE3")
-    )
+    document = check_capture(GOLDEN, RUN / "capture", make_context(**models, launch="--speculative-algorithm EAGLE3"))
     assert document["verdict"] == "match" and document["causes"] == [] and document["rows_compared"] == 26
     assert {site["site"]: site["state"] for site in document["target_sites"]} == {
         "embedding-capture": "exact",
@@ -119,9 +117,7 @@ def spoilt(folder: Path, change: Callable[[torch.Tensor, Callable], torch.Tensor
         ids = tuple(tensors["token_ids"].tolist())
         number = next(i for i, prompt in enumerate(golden.prompts) if prompt.token_ids[1:] == ids[:-1])
         where = [(number, position) for position in range(len(ids))]
-        tensors["hidden_states"] = change(
-            tensors["hidden_states"], lambda name: golden.rows(name, where)
-        ).contiguous()
+        tensors["hidden_states"] = change(tensors["hidden_states"], lambda name: golden.rows(name, where)).contiguous()
         write_tensors(path, tensors, dict(file.metadata))
     return place
 
@@ -144,9 +140,7 @@ SPOILERS = {
     "norm": normed,
     "non-finite": lambda states, rows: states * float("nan"),
     "dtype": lambda states, rows: states.bfloat16().float(),
-    "wrong-target": lambda states, rows: (
-        states * torch.randn(states.shape, generator=torch.Generator().manual_seed(0))
-    ),
+    "wrong-target": lambda states, rows: states * torch.randn(states.shape, generator=torch.Generator().manual_seed(0)),
 }
 
 

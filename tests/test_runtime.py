@@ -18,7 +18,9 @@ from specwire.patching.insert import render
 
 RUNTIME = Path(__file__).parent.parent / "src" / "specwire" / "runtime" / "_specwire.py"
 # Those that these sources are about: whoever adds a probe adds no events here.
-OURS = "embedding-capture layer-capture concat-full concat-last forward-end draft-input draft-fc hidden-state-dump".split()
+OURS = (
+    "embedding-capture layer-capture concat-full concat-last forward-end draft-input draft-fc hidden-state-dump".split()
+)
 PROBES = {name: module.PROBE for name, module in registry.modules("specwire.codemods").items() if name in OURS}
 LAYERS, HIDDEN, TOKENS = 4, 6, 5
 
@@ -244,9 +246,7 @@ def test_taps_change_nothing(load, source):
         assert len(other) == len(results[0]) and all(map(torch.equal, results[0], other))
 
 
-@pytest.mark.parametrize(
-    "source, captured", [(INLINE, [1, 3]), (BY_LAYER, [0, 2, 4])], ids=["inline", "by the layer"]
-)
+@pytest.mark.parametrize("source, captured", [(INLINE, [1, 3]), (BY_LAYER, [0, 2, 4])], ids=["inline", "by the layer"])
 def test_what_is_captured_is_what_the_stream_was(load, tmp_path, source, captured):
     engine = Engine()
     names, _ = load(source, engine=engine)
@@ -256,9 +256,7 @@ def test_what_is_captured_is_what_the_stream_was(load, tmp_path, source, capture
     truth, seen = boundaries(IDS), events(tmp_path)
     assert not blind(tmp_path)
     by_site = {
-        site: [
-            (about["boundary"], tensors["hidden_states"]) for about, tensors in seen if about["site"] == site
-        ]
+        site: [(about["boundary"], tensors["hidden_states"]) for about, tensors in seen if about["site"] == site]
         for site in {about["site"] for about, _ in seen}
     }
     assert [number for number, _ in by_site["layer-capture"]] == captured
@@ -292,16 +290,10 @@ def test_steps_are_told_apart(load, tmp_path):
     model = target(names, [1, 3])
     for _ in range(6):
         model.forward(IDS, POSITIONS, batch("DECODE"))
-    seen = [
-        (about["step"], about["boundary"])
-        for about, _ in events(tmp_path)
-        if about["site"] == "layer-capture"
-    ]
+    seen = [(about["step"], about["boundary"]) for about, _ in events(tmp_path) if about["site"] == "layer-capture"]
     assert seen == [(step, number) for step in range(6) for number in (1, 3)]
     dumped = [
-        (about["step"], about["boundary"])
-        for about, _ in events(tmp_path)
-        if about["site"] == "hidden-state-dump"
+        (about["step"], about["boundary"]) for about, _ in events(tmp_path) if about["site"] == "hidden-state-dump"
     ]
     assert dumped == [(step, number) for step in range(6) for number in range(LAYERS + 1)]
 
@@ -317,8 +309,7 @@ def test_steps_are_told_apart_though_a_list_comes_back_with_an_old_id(load, tmp_
                 kept.append(torch.full((1, 2), 10.0 * step + number))
             runtime.captured(None, kept, number)
     seen = [
-        (about["step"], about["boundary"], tensors["hidden_states"][0, 0].item())
-        for about, tensors in events(tmp_path)
+        (about["step"], about["boundary"], tensors["hidden_states"][0, 0].item()) for about, tensors in events(tmp_path)
     ]
     assert seen == [(step, number, 10.0 * step + number) for step in range(3) for number in wanted]
 
@@ -383,9 +374,9 @@ def test_a_loop_that_runs_no_layer_reports_no_end(load, tmp_path):
     model.start_layer = LAYERS
     model.norm = lambda hidden, residual: (hidden, None)
     model.forward(IDS, POSITIONS, batch())
-    assert [
-        about["boundary"] for about, _ in events(tmp_path) if about["site"] == "hidden-state-dump"
-    ] == list(range(LAYERS + 1))
+    assert [about["boundary"] for about, _ in events(tmp_path) if about["site"] == "hidden-state-dump"] == list(
+        range(LAYERS + 1)
+    )
 
 
 def test_several_at_once_are_reported_without_a_boundary(load, tmp_path):

@@ -113,7 +113,9 @@ def test_a_head_that_cannot_tell_rows_apart_proves_nothing(tmp_path: Path) -> No
     evidence_of(Case("any", said={"logprobs": False}), tmp_path)
     file = open_tensors(tmp_path / "target" / "model.safetensors")
     tensors = {name: file.rows(name) for name in file.tensors}
-    write_tensors(tmp_path / "target" / "model.safetensors", tensors | {"lm_head.weight": 0 * tensors["lm_head.weight"]}, {})
+    write_tensors(
+        tmp_path / "target" / "model.safetensors", tensors | {"lm_head.weight": 0 * tensors["lm_head.weight"]}, {}
+    )
     document = checked(tmp_path)
     assert (document["verdict"], document["self_check"]["state"]) == ("inconclusive", "cannot tell")
     assert next(line for line in document["checks"] if line["id"] == "stream-end")["state"] == "skipped"
@@ -167,7 +169,13 @@ def test_a_real_capture_without_answers_goes_by_the_tokens_in_it(models) -> None
     assert (document["verdict"], found["state"], found["by"]) == ("inconclusive", "holds", "tokens")
     assert found["subjects"][0]["rows"] == 3 and found["subjects"][0]["other_rows"] > 1
     looked = {line["id"] for line in document["checks"] if line["state"] == "ok"}
-    assert {"vocab-map", "rope", "embed-head", "weights-random", "stream-end"} <= looked  # the draft's side needs no golden
+    assert {
+        "vocab-map",
+        "rope",
+        "embed-head",
+        "weights-random",
+        "stream-end",
+    } <= looked  # the draft's side needs no golden
 
 
 def test_the_drafts_side_and_the_widths_are_judged_without_a_golden(models, tmp_path: Path) -> None:
@@ -227,6 +235,8 @@ def run(capsys, *words: str) -> tuple[int, str]:
     ],
 )
 def test_answers_that_no_run_writes_are_refused(change: dict, tmp_path: Path) -> None:
-    (tmp_path / "answers.json").write_text(json.dumps({"schema": "specwire.answers/1", "ranks": 1, "answers": []} | change))
+    (tmp_path / "answers.json").write_text(
+        json.dumps({"schema": "specwire.answers/1", "ranks": 1, "answers": []} | change)
+    )
     with pytest.raises(SpecwireError, match="holds no answers of a run"):
         read_answers(tmp_path)

@@ -20,9 +20,7 @@ def taps(source: str, *probes: str, name: str = "sglang/srt/models/case.py", rea
         for line in done.data.decode().splitlines()
         if "# specwire:" in line and "specwire:import" not in line
     ]
-    calls = [
-        re.sub(r"  # specwire:.*", "", line).removeprefix("if _specwire.on: _specwire.") for line in lines
-    ]
+    calls = [re.sub(r"  # specwire:.*", "", line).removeprefix("if _specwire.on: _specwire.") for line in lines]
     short = [re.sub(r", (input_ids|positions|forward_batch)=\1", "", call) for call in calls]
     return short, [(site.state, site.qualname, site.why) for site in done.sites if site.state != "applied"]
 
@@ -249,9 +247,7 @@ def test_capture(source, expected):
     ids=["loop variable", "container", "states", "no local layer", "statements moved"],
 )
 def test_other_names_and_another_order_change_nothing(change):
-    calls, said = taps(
-        swapped(*change), "layer-capture", "embedding-capture", "forward-end", "hidden-state-dump"
-    )
+    calls, said = taps(swapped(*change), "layer-capture", "embedding-capture", "forward-end", "hidden-state-dump")
     plain, _ = taps(LOOP, "layer-capture", "embedding-capture", "forward-end", "hidden-state-dump")
     assert not said and len(calls) == len(plain) == 5
     assert [call.split("(")[0] for call in calls] == [call.split("(")[0] for call in plain]
@@ -259,9 +255,7 @@ def test_other_names_and_another_order_change_nothing(change):
 
 def test_capture_moved_behind_the_layer_is_another_boundary():
     capture = "                if i in self.layers_to_capture:\n                    aux_hidden_states.append(hidden_states + residual)\n"
-    call = (
-        "                hidden_states, residual = layer(positions, hidden_states, forward_batch, residual)\n"
-    )
+    call = "                hidden_states, residual = layer(positions, hidden_states, forward_batch, residual)\n"
     moved = swapped((capture, ""), (call, call + capture))
     assert taps(moved, "layer-capture")[0] == ["captured(self, aux_hidden_states, i + 1, after=True)"]
 
@@ -273,21 +267,14 @@ def test_two_loops_of_one_function_share_what_comes_once():
                     aux.append(hidden_states)
                 hidden_states, residual = layer(hidden_states, residual)
     """
-    body = "aux = []\nresidual = None\nif self.fast:\n" + textwrap.indent(
-        textwrap.dedent(one).strip(), "    "
-    )
+    body = "aux = []\nresidual = None\nif self.fast:\n" + textwrap.indent(textwrap.dedent(one).strip(), "    ")
     body += "\nelse:\n" + textwrap.indent(textwrap.dedent(one).strip(), "    ")
     body += "\nif len(self.layers) in self.layers_to_capture:\n    aux.append(hidden_states)\nhidden_states, _ = self.norm(hidden_states, residual)"
-    calls, said = taps(
-        with_body(body), "layer-capture", "embedding-capture", "forward-end", "hidden-state-dump"
-    )
+    calls, said = taps(with_body(body), "layer-capture", "embedding-capture", "forward-end", "hidden-state-dump")
     assert not said
     names = [call.split("(")[0] for call in calls]
     assert names.count("embedding") == names.count("forward_end") == 1
-    assert (
-        calls.count("captured(self, aux, i)") == 2
-        and calls.count("captured(self, aux, len(self.layers))") == 1
-    )
+    assert calls.count("captured(self, aux, i)") == 2 and calls.count("captured(self, aux, len(self.layers))") == 1
     assert names.count("boundary") == 4
 
 
@@ -503,12 +490,8 @@ def test_ids_that_no_loop_reads():
             self.inner.layers_to_capture = ids
     """
     nothing = b"import torch\nclass Other:\n    def forward(self, x):\n        return x\n"
-    why = failure(
-        source, "layer-capture", read=lambda name: nothing if name == "sglang/srt/models/other.py" else None
-    )
-    assert (
-        "loop over the layers that these ids are meant for" in why and "set_eagle3_layers_to_capture" in why
-    )
+    why = failure(source, "layer-capture", read=lambda name: nothing if name == "sglang/srt/models/other.py" else None)
+    assert "loop over the layers that these ids are meant for" in why and "set_eagle3_layers_to_capture" in why
 
 
 # --- whose loop a wrapper goes through ----------------------------------------------------------------
@@ -609,9 +592,7 @@ def test_a_subclass_that_inherits_its_forward():
 
 
 def test_a_class_chosen_at_run_time_is_said_to_be():
-    source = HOLDER.format(
-        imports="Base", body="def __init__(self, kind):\n            self.inner = kind()", path=""
-    )
+    source = HOLDER.format(imports="Base", body="def __init__(self, kind):\n            self.inner = kind()", path="")
     _, [(state, _, why)] = taps(source, "layer-capture", read=lambda name: OTHER.encode())
     assert state == "absent" and "`self.inner = kind()` chooses the model's class at run time" in why
 
@@ -667,9 +648,7 @@ def test_draft_that_embeds_after_it_has_read_the_states():
 
 
 def test_draft_whose_width_test_is_the_other_way_round():
-    turned = DRAFT.replace(
-        "hidden_states.shape[-1] != embeds.shape[-1]", "embeds.shape[-1] != hidden_states.shape[-1]"
-    )
+    turned = DRAFT.replace("hidden_states.shape[-1] != embeds.shape[-1]", "embeds.shape[-1] != hidden_states.shape[-1]")
     assert taps(turned, "draft-input") == taps(DRAFT, "draft-input")
 
 
@@ -695,10 +674,7 @@ def test_a_projection_without_the_width_test_is_not_recognised(old, new):
     for probe in ("draft-input", "draft-fc"):
         why = failure(DRAFT.replace(old, new), probe)
         assert "looked for `if STATES.shape[-1] != EMBEDS.shape[-1]`" in why
-        assert (
-            "nearest is sglang/srt/models/case.py:5: hidden_states = forward_batch.spec_info.hidden_states"
-            in why
-        )
+        assert "nearest is sglang/srt/models/case.py:5: hidden_states = forward_batch.spec_info.hidden_states" in why
 
 
 # --- the logits processor -----------------------------------------------------------------------------
@@ -721,9 +697,7 @@ LOGITS_FILE = "sglang/srt/layers/logits_processor.py"
 
 def test_concats_both_ways():
     both = ["concat-full", "concat-last"]
-    packed = LOGITS.replace(
-        "torch.cat(aux_hidden_states, dim=-1)", "pack_aux_hidden_states(aux_hidden_states)"
-    )
+    packed = LOGITS.replace("torch.cat(aux_hidden_states, dim=-1)", "pack_aux_hidden_states(aux_hidden_states)")
     expected = [
         'concat("full", aux_hidden_states, logits_metadata)',
         'concat("last", aux_pruned_states, logits_metadata)',
@@ -735,6 +709,4 @@ def test_a_removed_concat_is_not_recognised():
     gone = LOGITS.replace("aux_hidden_states = torch.cat(aux_hidden_states, dim=-1)", "pass")
     why = failure(gone, "concat-full", name=LOGITS_FILE)
     assert "under is_full(); nearest is sglang/srt/layers/logits_processor.py:5: if logits_metadata" in why
-    assert taps(gone, "concat-last", name=LOGITS_FILE)[0] == [
-        'concat("last", aux_pruned_states, logits_metadata)'
-    ]
+    assert taps(gone, "concat-last", name=LOGITS_FILE)[0] == ['concat("last", aux_pruned_states, logits_metadata)']

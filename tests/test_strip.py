@@ -190,9 +190,7 @@ def test_the_accident_that_must_not_happen():
     assert found.after.decode() == "".join(
         line for number, line in enumerate(lines, 1) if number not in {1, 2, 7, 8, 10, 11, 14}
     )
-    assert [(piece.line, "hidden_states" in piece.why) for piece in found.left if piece.line == 13] == [
-        (13, True)
-    ]
+    assert [(piece.line, "hidden_states" in piece.why) for piece in found.left if piece.line == 13] == [(13, True)]
 
 
 def test_what_only_debug_code_used_goes_too():
@@ -262,9 +260,7 @@ def test_what_only_debug_code_used_goes_too():
                 return x
         ''')
     found = plan(before.encode(), "x.py")
-    assert [line for line in found.after.decode().splitlines() if line] == [
-        line for line in after.splitlines() if line
-    ]
+    assert [line for line in found.after.decode().splitlines() if line] == [line for line in after.splitlines() if line]
     assert [(piece.line, piece.kind) for piece in found.left] == [(10, "unused")]  # LIMIT: a public name
 
 
@@ -312,9 +308,9 @@ def test_bytes_of_what_stays(ends, bom, last):
 
 def test_declared_encoding():
     text = "# -*- coding: cp1252 -*-\nx = 'é'; z = 1\nif x: print('[EAGLE3-DEBUG] ü')\ny = 'ß'\n"
-    assert plan(text.encode("cp1252"), "x.py").after == text.replace(
-        "if x: print('[EAGLE3-DEBUG] ü')\n", ""
-    ).encode("cp1252")
+    assert plan(text.encode("cp1252"), "x.py").after == text.replace("if x: print('[EAGLE3-DEBUG] ü')\n", "").encode(
+        "cp1252"
+    )
 
 
 def test_a_comment_must_not_become_the_encoding():
@@ -332,9 +328,7 @@ def test_a_string_must_not_become_the_docstring():
 def test_what_a_comment_allows_stays():
     text = b"breakpoint()  # specwire-allow: breakpoint -- wanted\n# specwire-allow: leftover -- wanted\nprint('[EAGLE3-DEBUG]')\n"
     found = plan(text, "x.py")
-    assert (
-        found.after == text and [piece.why for piece in found.left] == ["is allowed by the comment on it"] * 2
-    )
+    assert found.after == text and [piece.why for piece in found.left] == ["is allowed by the comment on it"] * 2
 
 
 def test_specwires_own_lines_are_left_and_named(tree):
@@ -378,9 +372,7 @@ def test_flags_and_switches_of_all_kinds(text):
     found = plan(text.encode(), "x.py")
     assert "debug" not in found.after.decode().lower() and not found.left
     assert [
-        line
-        for line in text.splitlines()
-        if line in ("    return x", "        return x", "        self.n = 1")
+        line for line in text.splitlines() if line in ("    return x", "        return x", "        self.n = 1")
     ] == [
         line
         for line in found.after.decode().splitlines()
@@ -402,9 +394,7 @@ def package(tmp_path):
 
 
 def test_a_reader_in_another_file_is_seen(package):
-    (package / "sub" / "reader.py").write_text(
-        "from engine.model import DEBUG\n\ndef g(m): return m._debug_hs\n"
-    )
+    (package / "sub" / "reader.py").write_text("from engine.model import DEBUG\n\ndef g(m): return m._debug_hs\n")
     result = run([str(package / "model.py"), "--json"])
     left = json.loads(result.stdout)["left"]
     assert any("reader.py:3 reads" in piece["why"] for piece in left), left
@@ -415,9 +405,7 @@ def test_an_import_from_another_file_is_seen(package):
     (package / "sub" / "reader.py").write_text("from engine.model import DEBUG\n")
     left = json.loads(run([str(package / "model.py"), "--json"]).stdout)["left"]
     assert [(piece["line"], "reader.py:1 reads" in piece["why"]) for piece in left] == [(2, True)]
-    assert (
-        (package / "model.py").read_text().startswith("import os\nDEBUG = os.getenv('EAGLE3_DEBUG')\nclass M")
-    )
+    assert (package / "model.py").read_text().startswith("import os\nDEBUG = os.getenv('EAGLE3_DEBUG')\nclass M")
 
 
 def test_the_same_snippet_in_two_files_goes_from_both(package):

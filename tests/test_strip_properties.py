@@ -108,9 +108,7 @@ def debug(draw):
         return [f"if {guard}: print(x)"]
     if kind == "guard":
         body = [
-            line
-            for part in draw(st.lists(st.sampled_from(SAID + UNTAGGED), min_size=1, max_size=3))
-            for line in part
+            line for part in draw(st.lists(st.sampled_from(SAID + UNTAGGED), min_size=1, max_size=3)) for line in part
         ]
         if not any(line for line in body if not line.startswith("#")):
             body.append("pass")
@@ -163,9 +161,7 @@ def program(draw, depth=3, loop=False, functions=True):
     """Statements over three names, some of them under a debug switch, where they may or may not matter."""
     lines: list[str] = []
     for _ in range(draw(st.integers(1, 4))):
-        kind = draw(
-            st.sampled_from(["set", "set", "debug", "debug", "if", "for", "try", "say", "def", "leave"])
-        )
+        kind = draw(st.sampled_from(["set", "set", "debug", "debug", "if", "for", "try", "say", "def", "leave"]))
         name, value = draw(st.sampled_from(NAMES)), draw(st.sampled_from(VALUES))
         if kind == "set" or (kind == "leave" and not loop) or (kind == "def" and not functions):
             lines.append(f"{name} {draw(st.sampled_from(['=', '=', '+=']))} {value}")
@@ -230,11 +226,7 @@ DEBUG_BODIES = [
 @SETTINGS
 @given(program())
 def test_a_program_computes_the_same_with_and_without(lines):
-    text = (
-        "import os\ndef f(a, b, c, xs):\n"
-        + "".join(f"    {line}\n" for line in lines)
-        + "    return a, b, c\n"
-    )
+    text = "import os\ndef f(a, b, c, xs):\n" + "".join(f"    {line}\n" for line in lines) + "    return a, b, c\n"
     with contextlib.suppress(SyntaxError):
         compile(text, "x", "exec")
         found = plan(text.encode(), "generated.py")

@@ -91,9 +91,7 @@ def test_what_a_formatter_makes_of_it():
 
 def test_formatter_on_the_other_side_of_the_import():
     data = (
-        b"from sglang.srt import (\n    _specwire,\n)  # specwire:import c4920c5a original="
-        + b"0" * 64
-        + b"\nx = 1\n"
+        b"from sglang.srt import (\n    _specwire,\n)  # specwire:import c4920c5a original=" + b"0" * 64 + b"\nx = 1\n"
     )
     assert cleaned(data) == (b"x = 1\n", "syntax-tree")
 
@@ -181,13 +179,7 @@ def test_body_left_empty():
 def test_marks_in_strings_are_text():
     tap = marks.marked("if _specwire.on: _specwire.captured(x)", "layer-capture").encode()
     data = (
-        b'"""Doc\n'
-        + tap
-        + b"\n"
-        + b"# specwire:draft-fc\n"
-        + b'"""\nx = f"""\n'
-        + tap
-        + b'\n"""\ny = "# specwire:x"\n'
+        b'"""Doc\n' + tap + b"\n" + b"# specwire:draft-fc\n" + b'"""\nx = f"""\n' + tap + b'\n"""\ny = "# specwire:x"\n'
     )
     assert len(marks.marks(data)) == 4
     assert TappedFile(data).found == ()
@@ -221,9 +213,7 @@ def test_duplicated_and_moved():
     tap = line_of(data, "layer-capture")
     twice = data.replace(tap, tap + tap)
     assert cleaned(twice) == (TARGET, "original-hash")
-    moved = data.replace(tap, b"").replace(
-        b"        residual = None\n", tap[4:] + b"        residual = None\n"
-    )
+    moved = data.replace(tap, b"").replace(b"        residual = None\n", tap[4:] + b"        residual = None\n")
     assert all(each.intact for each in TappedFile(moved).found)
     assert cleaned(moved) == (TARGET, "original-hash")
     copied = (
@@ -258,8 +248,7 @@ def test_broken_file_is_cleaned_by_its_hash_alone():
 
 def test_other_encodings():
     original = (
-        b"# -*- coding: latin-1 -*-\nimport torch\nname = '\xe9\xe8'  # caf\xe9\n"
-        + TARGET.split(b"import torch\n")[1]
+        b"# -*- coding: latin-1 -*-\nimport torch\nname = '\xe9\xe8'  # caf\xe9\n" + TARGET.split(b"import torch\n")[1]
     )
     data = tapped(original)
     assert cleaned(data) == (original, "original-hash")

@@ -70,9 +70,7 @@ def test_stripped(data):
 @given_quickly(st.binary(max_size=200), st.sets(st.integers(1, 20)), share=10)
 def test_without(data, lines):
     kept = marks.without(data, lines).splitlines(keepends=True)
-    assert kept == [
-        line for number, line in enumerate(data.splitlines(keepends=True), 1) if number not in lines
-    ]
+    assert kept == [line for number, line in enumerate(data.splitlines(keepends=True), 1) if number not in lines]
 
 
 @given_quickly(st.lists(pieces, max_size=12).map(b"".join), share=10)
@@ -101,13 +99,9 @@ def modules(draw, depth=0):
     """Lines of a block, each with its depth: statements among comments, blanks, strings, decorators."""
     lines = []
     for _ in range(draw(st.integers(1, 4))):
-        kind = draw(
-            st.sampled_from("simple simple comment blank semicolons string call def class if try".split())
-        )
+        kind = draw(st.sampled_from("simple simple comment blank semicolons string call def class if try".split()))
         if kind == "simple":
-            lines.append(
-                (depth, draw(st.sampled_from([b"x = 1", b"pass", b"x += 1  # \xc3\xa9", b"global_ = 'y'"])))
-            )
+            lines.append((depth, draw(st.sampled_from([b"x = 1", b"pass", b"x += 1  # \xc3\xa9", b"global_ = 'y'"]))))
         elif kind == "comment":
             lines.append((draw(st.sampled_from([depth, 0])), b"# a comment"))
         elif kind == "blank":
@@ -146,19 +140,13 @@ def tapped_modules(draw, codes=CODES):
     plain, tapped, inside = [], [], False
     for depth, text in lines:
         line = indent * depth + text + end
-        starts = (
-            not inside and text.strip() and not text.startswith((b"#", b"else", b"finally", b"except", b"@"))
-        )
+        starts = not inside and text.strip() and not text.startswith((b"#", b"else", b"finally", b"except", b"@"))
         inside = inside ^ (text.startswith((b'"""', b"print(")) or text == b")")
         if starts and not (plain and plain[-1].lstrip().startswith(b"@")) and draw(st.booleans()):
-            code = draw(
-                st.sampled_from(["if _specwire.on: _specwire.x(self, a)", "_specwire.y()", "older(1)"])
-            )
+            code = draw(st.sampled_from(["if _specwire.on: _specwire.x(self, a)", "_specwire.y()", "older(1)"]))
             tapped.append(indent * depth + marks.marked(code, "draft-input").encode() + end)
         if text.startswith((b"def", b"class")) and draw(st.booleans()) and not plain[-1:][:1] == [b"@"]:
-            tapped.append(
-                indent * depth + marks.marked("@_specwire.timed('x')", "worker-profile").encode() + end
-            )
+            tapped.append(indent * depth + marks.marked("@_specwire.timed('x')", "worker-profile").encode() + end)
         plain.append(line)
         tapped.append(line)
     return b"".join(plain), b"".join(tapped)
@@ -277,9 +265,7 @@ def test_edits_elsewhere_survive(files, data):
             end = b"\r\n" if b"\r\n" in tree.read(name) else b"\n"
             addition = (
                 end
-                + data.draw(
-                    st.sampled_from([b"extra = 1", b"def extra():" + end + b"    return '_x'", b"# a note"])
-                )
+                + data.draw(st.sampled_from([b"extra = 1", b"def extra():" + end + b"    return '_x'", b"# a note"]))
                 + end
             )
             tree.path(name).write_bytes(tree.read(name) + addition)

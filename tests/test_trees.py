@@ -66,9 +66,7 @@ def run_json(run):
             "created",
             "deleted",
         }
-        assert all(
-            set(site) >= {"probe", "file", "qualname", "line", "state", "why"} for site in document["sites"]
-        )
+        assert all(set(site) >= {"probe", "file", "qualname", "line", "state", "why"} for site in document["sites"])
         return code, document
 
     return call
@@ -120,7 +118,12 @@ def test_not_all_is_removed_while_something_by_hand_is_in(tree, run, line):
     run("apply", tree.root)
     code, out, _ = run("remove", tree.root)
     last = out.splitlines()[-1]
-    assert code == 0 and DONE not in out and "1 place, such as sglang/srt/by_hand.py:2" in last and "specwire strip" in last
+    assert (
+        code == 0
+        and DONE not in out
+        and "1 place, such as sglang/srt/by_hand.py:2" in last
+        and "specwire strip" in last
+    )
     assert snapshot(tree.root) == before
 
 
@@ -181,11 +184,17 @@ def test_looking_writes_nothing(tree, run):
 
 def test_looking_is_told_from_doing(tree, run, run_json):
     sites = len(run_json("apply", tree.root, "--diff", "--json")[1]["sites"])
-    assert run("apply", tree.root, "--dry-run")[1].splitlines()[-1].startswith(f"would be applied: {sites} sites, 4 files")
+    assert (
+        run("apply", tree.root, "--dry-run")[1].splitlines()[-1].startswith(f"would be applied: {sites} sites, 4 files")
+    )
     assert run_json("apply", tree.root, "--dry-run")[1]["dry_run"] is True
     assert run_json("apply", tree.root)[1]["dry_run"] is False
     assert run("status", tree.root)[1].splitlines()[-1].startswith(f"applied: {sites} sites, 3 files")
-    assert run("remove", tree.root, "--dry-run")[1].splitlines()[-1].startswith(f"would be removed: {sites} sites, 4 files")
+    assert (
+        run("remove", tree.root, "--dry-run")[1]
+        .splitlines()[-1]
+        .startswith(f"would be removed: {sites} sites, 4 files")
+    )
     assert run("remove", tree.root)[1].splitlines()[-2].startswith(f"removed: {sites} sites, 4 files")
     assert run("remove", tree.root, "--dry-run")[1].splitlines()[-1].startswith("nothing: 0 sites, 0 files")
 
@@ -262,9 +271,7 @@ def test_edited_tap_goes_by_force_only(tree, run, run_json):
         ]
         lines = document["edits"][DRAFT_NAME].splitlines()
         assert [line[0] for line in lines if "fc_before" in line] == ["-", "+"]
-        assert "fc_before(self, hidden_states, embeds)" in next(
-            line for line in lines if line.startswith("-  ")
-        )
+        assert "fc_before(self, hidden_states, embeds)" in next(line for line in lines if line.startswith("-  "))
         assert (code, document["result"]) == ((0, "partial") if command == "status" else (2, "refused"))
         assert document["files"] == {}
         assert snapshot(tree.root) == before
@@ -446,9 +453,7 @@ def test_marks_of_another_hand(tree, run_json):
     original = snapshot(tree.root)
     applied(tree)
     code, document = run_json("status", tree.root)
-    assert document["result"] == "applied" and not [
-        site for site in document["sites"] if "notes" in site["file"]
-    ]
+    assert document["result"] == "applied" and not [site for site in document["sites"] if "notes" in site["file"]]
     assert removed(tree).clean
     assert snapshot(tree.root) == original
 
@@ -457,9 +462,7 @@ def test_file_that_is_not_utf8(tree, run, run_json):
     tree.path("sglang/srt/managers/bytes.py").write_bytes(b"# specwire: \xff\xfe\nx = '\xe9'\n")
     before = snapshot(tree.root)
     code, document = run_json("status", tree.root)
-    assert code == 0 and [site["state"] for site in document["sites"] if "bytes.py" in site["file"]] == [
-        "edited"
-    ]
+    assert code == 0 and [site["state"] for site in document["sites"] if "bytes.py" in site["file"]] == ["edited"]
     code, document = run_json("remove", tree.root, "--force")
     assert (code, document["result"]) == (2, "failed") and "no valid Python" in document["sites"][0]["why"]
     tree.path("sglang/srt/managers/bytes.py").write_bytes(b"")
@@ -611,11 +614,7 @@ def test_compiled_files_that_hide_their_source(tree, run, tmp_path):
     subprocess.run(compile_all, check=True)
     before = snapshot(tree.root)
     code, _, error = run("apply", tree.root)
-    assert (
-        code == 2
-        and ".pyc: compiled so that Python never looks at the source" in error
-        and "--overlay" in error
-    )
+    assert code == 2 and ".pyc: compiled so that Python never looks at the source" in error and "--overlay" in error
     assert run("apply", tree.root, "--overlay", tmp_path / "view")[0] == 0
     assert snapshot(tree.root) == before
     shutil.rmtree(tree.path("sglang/srt/models/__pycache__"))
@@ -674,9 +673,7 @@ def test_cut_off_change_is_put_right_and_told(tree, run):
     before = snapshot(tree.root)
     child = os.fork()
     if child == 0:
-        os.rename = lambda *_: (
-            os._exit(9) if ".specwire-" in str(_[0]) and _[0].suffix == ".new" else os.replace(*_)
-        )
+        os.rename = lambda *_: os._exit(9) if ".specwire-" in str(_[0]) and _[0].suffix == ".new" else os.replace(*_)
         outcome.write()
         os._exit(0)
     assert os.waitpid(child, 0)[1] != 0
@@ -879,7 +876,11 @@ def test_taps_without_their_import_are_no_whole(tree):
 def test_no_file_in_the_tap_file_s_place(tree, make):
     """It is refused, and not waited for."""
     make(tree.path(marks.RUNTIME))
-    for work in (lambda: surgery.plan_apply(tree, DEBUG), lambda: surgery.plan_remove(tree), lambda: surgery.status(tree)):
+    for work in (
+        lambda: surgery.plan_apply(tree, DEBUG),
+        lambda: surgery.plan_remove(tree),
+        lambda: surgery.status(tree),
+    ):
         with pytest.raises(SpecwireError, match="cannot be read"):
             work()
 

@@ -54,7 +54,12 @@ def test_the_fault_is_named_first(trial, yards):
 @pytest.mark.parametrize("trial", sample(HERD))
 def test_a_healthy_system_is_a_match_without_a_cause(trial, yards):
     outcome = yards(trial.release).run(trial)
-    assert outcome.right(trial), (outcome.document and outcome.document["verdict"], outcome.causes, outcome.static, outcome.died)
+    assert outcome.right(trial), (
+        outcome.document and outcome.document["verdict"],
+        outcome.causes,
+        outcome.static,
+        outcome.died,
+    )
 
 
 def test_every_diagnosis_has_a_fault_in_the_sample():
@@ -64,7 +69,11 @@ def test_every_diagnosis_has_a_fault_in_the_sample():
 
 def test_faults_are_many_and_follow_public_reports():
     assert len(FAULTS) >= 30 and len(HERD) >= 15
-    unfounded = [trial.name for trial in FAULTS if not trial.report.startswith("https://github.com/") and trial.report != INVENTED]
+    unfounded = [
+        trial.name
+        for trial in FAULTS
+        if not trial.report.startswith("https://github.com/") and trial.report != INVENTED
+    ]
     assert unfounded == [], "each names the public report that it follows, on github.com, or says INVENTED"
     assert sum(trial.report == INVENTED for trial in FAULTS) < len(FAULTS) / 4
     assert all(trial.cause is None for trial in HERD)
@@ -72,7 +81,11 @@ def test_faults_are_many_and_follow_public_reports():
 
 def test_a_kind_is_named_after_its_cause():
     for trial in FAULTS:
-        assert any(trial in module.FAULTS for name, module in sys.modules.items() if name == f"kinds.{trial.cause.replace('-', '_')}")
+        assert any(
+            trial in module.FAULTS
+            for name, module in sys.modules.items()
+            if name == f"kinds.{trial.cause.replace('-', '_')}"
+        )
 
 
 SOURCE = "class A:\n    def f(self):\n        return 1\n\n    def g(self):\n        return 1\n"

@@ -166,9 +166,7 @@ def _event(path: Path, rank: int, sequence: int, site: str) -> Event:
             raise ValueError(f"schema {str(about['schema'])[:40]!r}")
         _expect(about)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise SpecwireError(
-            f"{path} is no event of a capture ({error}): its metadata must hold {SCHEMA}"
-        ) from error
+        raise SpecwireError(f"{path} is no event of a capture ({error}): its metadata must hold {SCHEMA}") from error
     event = Event(rank, sequence, site, file, about)
     if len(file.entry(event.states).shape) != 2:
         raise SpecwireError(

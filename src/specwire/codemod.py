@@ -26,9 +26,7 @@ from specwire.trees.tree import PACKAGE
 def __getattr__(name: str) -> type[InsertTaps]:
     """The command called `name`, for any probe there is."""
     if (probe := _probes().get(name)) is None:
-        raise AttributeError(
-            f"module {__name__!r} has no attribute {name!r}; there are {', '.join(_probes())}"
-        )
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}; there are {', '.join(_probes())}")
     return _command(name, probe)
 
 
@@ -51,9 +49,7 @@ class InsertTaps(CodemodCommand):
 @functools.cache
 def _command(name: str, probe: str) -> type[InsertTaps]:
     about = f"Insert specwire's {probe} taps: {surgery.probes()[probe].reports}."
-    return type(
-        name, (InsertTaps,), {"DESCRIPTION": about, "__doc__": about, "__module__": __name__, "probe": probe}
-    )
+    return type(name, (InsertTaps,), {"DESCRIPTION": about, "__doc__": about, "__module__": __name__, "probe": probe})
 
 
 @functools.cache
@@ -88,7 +84,6 @@ def _inserted(name: str, data: bytes, probe: str, read: Callable[[str], bytes]) 
         raise SpecwireError(f"{name}: {failed[0].qualname}: {failed[0].why}. Nothing was written.")
     if not any(site.state == "applied" for site in mine):
         raise SkipFile(
-            "; ".join(f"{name}: {site.qualname} {site.why}" for site in mine)
-            or f"{name}: no place for {probe}"
+            "; ".join(f"{name}: {site.qualname} {site.why}" for site in mine) or f"{name}: no place for {probe}"
         )
     return data if marks.same_but_hash(done.data, data) else done.data

@@ -112,7 +112,11 @@ def decoding(cycles: Sequence[Cycle], begin: float, end: float) -> float:
     starts one more before a request's last token is out.
     """
     return sum(
-        max(0.0, 1000 * (min(end, each.begin + each.milliseconds / 1000) - max(begin, each.begin - (each.gap or 0.0) / 1000)))
+        max(
+            0.0,
+            1000
+            * (min(end, each.begin + each.milliseconds / 1000) - max(begin, each.begin - (each.gap or 0.0) / 1000)),
+        )
         for each in cycles
         if each.mode == "DECODE"
     )

@@ -191,7 +191,11 @@ def _verified(shipment: Shipment, document: Mapping[str, Any], time: float) -> I
     elif document.get("tree_restored") is not True:
         yield Step("verified", "missing", "the last verify did not leave the tree as it was")
     else:
-        yield Step("verified", "ok", f"the draft gets what it was trained on, on {document['ranks']} rank" + "s" * (document["ranks"] > 1))
+        yield Step(
+            "verified",
+            "ok",
+            f"the draft gets what it was trained on, on {document['ranks']} rank" + "s" * (document["ranks"] > 1),
+        )
     yield _same(shipment, document["run"])
     yield _newer(shipment, time)
 
@@ -200,9 +204,7 @@ def _same(shipment: Shipment, run: Mapping[str, Any]) -> Step:
     """Whether tree, target and draft are, by their bytes, the ones that were verified."""
     hashes = run.get("sha256")
     if not isinstance(hashes, dict):
-        return Step(
-            "verified-these", "unknown", "the last verify recorded no hashes: verify again with this specwire"
-        )
+        return Step("verified-these", "unknown", "the last verify recorded no hashes: verify again with this specwire")
     now = {
         "tree": tree_identity(shipment.tree)["sha256"],
         "target": model_identity(shipment.target)["sha256"],

@@ -49,9 +49,7 @@ class TensorFile:
             raise SpecwireError(f"no tensor {name!r} in {self.path}: it holds {known or 'nothing'}")
         return self.tensors[name]
 
-    def rows(
-        self, name: str, first: int = 0, count: int | None = None, into: bytearray | None = None
-    ) -> torch.Tensor:
+    def rows(self, name: str, first: int = 0, count: int | None = None, into: bytearray | None = None) -> torch.Tensor:
         """Rows `first` to `first + count` of a tensor; `into`, if it is large enough, is used and shared."""
         import torch
 
@@ -87,16 +85,12 @@ class TensorFile:
         entry = self.entry(name)
         item = ITEM_BYTES[entry.dtype]
         if not 0 <= first <= first + count <= prod(entry.shape):
-            raise SpecwireError(
-                f"elements {first}..{first + count} asked of {name}{list(entry.shape)} in {self.path}"
-            )
+            raise SpecwireError(f"elements {first}..{first + count} asked of {name}{list(entry.shape)} in {self.path}")
         raw = bytearray(count * item)
         self._fill(memoryview(raw), entry.start + first * item)
         if entry.dtype == "BF16":
             halves = struct.unpack(f"<{count}H", raw)
-            return list(
-                struct.unpack(f"<{count}f", struct.pack(f"<{count}I", *(half << 16 for half in halves)))
-            )
+            return list(struct.unpack(f"<{count}f", struct.pack(f"<{count}I", *(half << 16 for half in halves))))
         if entry.dtype not in _UNPACK:
             raise SpecwireError(
                 f"tensor {name!r} in {self.path} has element type {entry.dtype}, which is not supported here"
@@ -110,9 +104,7 @@ class TensorFile:
             while done < len(view):
                 got = file.readinto(view[done:])
                 if not got:
-                    raise SpecwireError(
-                        f"{self.path} ended at byte {offset + done}: it shrank while it was read"
-                    )
+                    raise SpecwireError(f"{self.path} ended at byte {offset + done}: it shrank while it was read")
                 done += got
 
 

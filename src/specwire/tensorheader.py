@@ -109,8 +109,7 @@ def _refuse_pickle(path: Path, start: bytes) -> None:
         return
     if start[:1] == b"\x80" and start[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05"):
         raise SpecwireError(
-            f"{path} is a Python pickle, not safetensors; pickles are never opened here. Save it as "
-            "safetensors"
+            f"{path} is a Python pickle, not safetensors; pickles are never opened here. Save it as safetensors"
         )
     if start[:4] == b"PK\x03\x04":
         raise SpecwireError(
@@ -129,9 +128,7 @@ def _parse(path: Path, raw: bytes) -> dict[str, Any]:
     try:
         header = json.loads(raw.decode("utf-8"), object_pairs_hook=no_twins)
     except (UnicodeDecodeError, ValueError, RecursionError) as error:
-        raise SpecwireError(
-            f"{path} is not safetensors: its header is not JSON ({type(error).__name__})"
-        ) from error
+        raise SpecwireError(f"{path} is not safetensors: its header is not JSON ({type(error).__name__})") from error
     if not isinstance(header, dict):
         raise SpecwireError(f"{path} is not safetensors: its header is no JSON object")
     return header
@@ -144,41 +141,24 @@ def _checked(
     if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
         raise SpecwireError(f"the metadata of {path} is not a map of strings to strings")
     if len(header) > TENSOR_LIMIT:
-        raise SpecwireError(
-            f"{path} holds {len(header):,} tensors, more than the {TENSOR_LIMIT:,} that are read"
-        )
+        raise SpecwireError(f"{path} holds {len(header):,} tensors, more than the {TENSOR_LIMIT:,} that are read")
     tensors = {_name(path, name): _entry(path, name, value, data_start) for name, value in header.items()}
     end = data_start
     for name, entry in sorted(tensors.items(), key=lambda item: (item[1].start, item[1].stop)):
         if entry.start != end:
             what = "overlaps the one before it" if entry.start < end else "leaves a gap before it"
-            raise SpecwireError(
-                f"tensor {name!r} of {path} {what}: it starts at byte {entry.start:,}, not at {end:,}"
-            )
+            raise SpecwireError(f"tensor {name!r} of {path} {what}: it starts at byte {entry.start:,}, not at {end:,}")
         end = entry.stop
     if end > size:
-        raise SpecwireError(
-            f"{path} is truncated: its tensors should end at byte {end:,}, the file ends at {size:,}"
-        )
+        raise SpecwireError(f"{path} is truncated: its tensors should end at byte {end:,}, the file ends at {size:,}")
     if end < size:
-        raise SpecwireError(
-            f"{path} has {size - end:,} bytes after its last tensor: it is damaged or two files in one"
-        )
+        raise SpecwireError(f"{path} has {size - end:,} bytes after its last tensor: it is damaged or two files in one")
     return metadata, tensors
 
 
 def _name(path: Path, name: str) -> str:
-    if (
-        not name
-        or len(name) > NAME_LIMIT
-        or ".." in name
-        or "/" in name
-        or "\\" in name
-        or not name.isprintable()
-    ):
-        raise SpecwireError(
-            f"{path} holds a tensor with the name {name[:40]!r}, which no file of this kind has"
-        )
+    if not name or len(name) > NAME_LIMIT or ".." in name or "/" in name or "\\" in name or not name.isprintable():
+        raise SpecwireError(f"{path} holds a tensor with the name {name[:40]!r}, which no file of this kind has")
     return name
 
 
@@ -188,9 +168,7 @@ def _entry(path: Path, name: str, value: Any, data_start: int) -> Entry:
     if not _naturals(shape) or not _naturals(offsets) or len(offsets) != 2 or len(shape) > 8:
         raise SpecwireError(f"tensor {name!r} of {path} has no proper dtype, shape and data_offsets")
     if value.get("dtype") not in ITEM_BYTES:
-        raise SpecwireError(
-            f"tensor {name!r} of {path} has the unknown element type {str(value.get('dtype'))[:20]!r}"
-        )
+        raise SpecwireError(f"tensor {name!r} of {path} has the unknown element type {str(value.get('dtype'))[:20]!r}")
     need = prod(shape) * ITEM_BYTES[value["dtype"]]
     if offsets[1] - offsets[0] != need:
         raise SpecwireError(

@@ -105,7 +105,9 @@ def _seen_before(job: Job) -> str:
         causes = preflight(job.target, job.draft, [job.tree], launch=launch, golden=job.golden)["causes"]
     except SpecwireError:
         return ""
-    return "".join(f". preflight: {row['id']} ({row['confidence']}): {row['evidence']}; fix: {row['fix']}" for row in causes)
+    return "".join(
+        f". preflight: {row['id']} ({row['confidence']}): {row['evidence']}; fix: {row['fix']}" for row in causes
+    )
 
 
 def patched_view(job: Job, where: Path, progress: Progress) -> Path:
@@ -175,7 +177,9 @@ def check_run(
 
 def _as_launched(job: Job) -> list[str]:
     given = list(job.engine_arguments)
-    algorithm = [] if any(word.startswith("--speculative-algo") for word in given) else ["--speculative-algorithm", "EAGLE3"]
+    algorithm = (
+        [] if any(word.startswith("--speculative-algo") for word in given) else ["--speculative-algorithm", "EAGLE3"]
+    )
     return [*algorithm, "--tp-size", str(job.ranks), *given]
 
 

@@ -146,9 +146,7 @@ def test_wiring_comes_first_and_names_its_cause():
 
 
 def test_sweep_names_setting_and_launch_line():
-    for text in both(
-        sweep(point("base", 100, 101, 99), point("steps=2", 130, 131, 129, draft="d"), failed("steps=5"))
-    ):
+    for text in both(sweep(point("base", 100, 101, 99), point("steps=2", 130, 131, 129, draft="d"), failed("steps=5"))):
         assert (
             "launch steps=2" in text
             and "out of memory; the log's last error: the log says so" in html.unescape(text)
@@ -166,9 +164,7 @@ def test_where_the_time_goes(tmp_path):
     base.mkdir(), draft.mkdir()
     points = (
         point("baseline", 100, 101, profile=profile(base, target=10.0)),
-        point(
-            "draft", 80, 81, draft="d", profile=profile(draft, draft=1.0, target=8.5, verify=0.5, draft_extend=1.5)
-        ),
+        point("draft", 80, 81, draft="d", profile=profile(draft, draft=1.0, target=8.5, verify=0.5, draft_extend=1.5)),
     )
     whole, text = both(bench(*points))
     assert "verification takes 78% of a cycle" in text and "| target's forward | 6.67 | 5.67 |" in text

@@ -199,7 +199,12 @@ def test_best_is_judged_by_what_was_measured_again():
 
 def test_as_good_as_the_best_is_what_came_up_to_it():
     """Two runs make a wide interval, in which a point at half the rate would pass for as good."""
-    points = [record("base", 90, 92, draft=None), record("a", 276, 305), record("near", 270, 280), record("far", 84, 135)]
+    points = [
+        record("base", 90, 92, draft=None),
+        record("a", 276, 305),
+        record("near", 270, 280),
+        record("far", 84, 135),
+    ]
     assert best(points)["as_good"] == ["near"]
 
 

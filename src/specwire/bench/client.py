@@ -127,9 +127,7 @@ async def _request(address: Address, prompt: Prompt, silence: float) -> Answer:
     answer.done = answer.arrivals[-1][0] if answer.arrivals else time.monotonic()
     answer.output = output.digest()
     if answer.error is None and answer.tokens < prompt.new_tokens:
-        answer.error = (
-            f"ended after {answer.tokens} of {prompt.new_tokens} tokens: {answer.meta.get('finish_reason')}"
-        )
+        answer.error = f"ended after {answer.tokens} of {prompt.new_tokens} tokens: {answer.meta.get('finish_reason')}"
     return answer
 
 

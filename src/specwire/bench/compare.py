@@ -58,9 +58,7 @@ def accepted(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
         "cycles": cycles,
         "length": over([each["length"] for each in found]),
         "engine_length": over([each["engine_length"] for each in found]),
-        "by_position": None
-        if None in positions
-        else [over(row) for row in zip(*_padded(positions), strict=True)],
+        "by_position": None if None in positions else [over(row) for row in zip(*_padded(positions), strict=True)],
     }
 
 

@@ -101,9 +101,7 @@ def _point(chosen, draft, settings, flags, arguments, env) -> Point:
         ]
     )
     return Point(
-        Setting(
-            name, draft, (*arguments, *extra), {**env, **{key: value for key, value in settings.items() if value}}
-        ),
+        Setting(name, draft, (*arguments, *extra), {**env, **{key: value for key, value in settings.items() if value}}),
         where,
     )
 

@@ -40,7 +40,9 @@ def figures(answers: Sequence[Answer]) -> dict[str, Any]:
         "ttft_ms": spread([1000 * (answer.arrivals[0][0] - answer.sent) for answer in good if answer.arrivals]),
         "itl_ms": spread([1000 * gap for answer in good for gap in _gaps(answer)]),
         "decode_ms": spread([1000 * (answer.done - answer.arrivals[0][0]) for answer in good if answer.arrivals]),
-        "decoding": [[rounded(answer.arrivals[0][0], 12), rounded(answer.done, 12)] for answer in good if answer.arrivals],
+        "decoding": [
+            [rounded(answer.arrivals[0][0], 12), rounded(answer.done, 12)] for answer in good if answer.arrivals
+        ],
         "e2e_ms": spread([1000 * (answer.done - answer.sent) for answer in good]),
         "acceptance": engine_acceptance(good),
         "outputs": [answer.output for answer in answers],

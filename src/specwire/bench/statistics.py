@@ -89,9 +89,7 @@ def _means(values: Sequence[float]) -> list[float]:
 
 def _student(runs: Sequence[float], base: Sequence[float]) -> float:
     """Factor to both sides of the ratio: Welch's interval for the difference of the logarithms."""
-    parts = [
-        (_variance([math.log(each) for each in values]) / len(values), len(values) - 1) for values in (runs, base)
-    ]
+    parts = [(_variance([math.log(each) for each in values]) / len(values), len(values) - 1) for values in (runs, base)]
     total = sum(part for part, _ in parts)
     if total == 0:
         return 1.0

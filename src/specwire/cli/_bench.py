@@ -37,9 +37,7 @@ def stand_options(function: Callable[..., Any]) -> Callable[..., Any]:
         options.python_exe,
         click.argument("tree", metavar="[TREE]", required=False),
         click.argument("engine_arguments", nargs=-1, type=click.UNPROCESSED, metavar="[-- ENGINE ARGS]"),
-        click.option(
-            "--target", type=click.Path(path_type=Path), metavar="DIR", help="The target model's directory."
-        ),
+        click.option("--target", type=click.Path(path_type=Path), metavar="DIR", help="The target model's directory."),
         click.option(
             "--tp",
             "ranks",
@@ -165,9 +163,7 @@ def workload_of(
     else:
         vocabulary = _vocabulary(target)
         sent = random_prompts(most, prompt_length, new_tokens, vocabulary, seed)
-        warm_up = random_prompts(
-            max(2, min(8, most)), prompt_length, min(new_tokens, 32), vocabulary, seed + 1_000_003
-        )
+        warm_up = random_prompts(max(2, min(8, most)), prompt_length, min(new_tokens, 32), vocabulary, seed + 1_000_003)
     return Workload(tuple(sent), tuple(warm_up), tuple(zip(loads, counts, strict=True)), repeats, seed)
 
 

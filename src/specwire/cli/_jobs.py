@@ -21,15 +21,51 @@ def job_options(function: Callable[..., Any]) -> Callable[..., Any]:
         (
             options.tree_argument,
             click.argument("engine_arguments", nargs=-1, type=click.UNPROCESSED, metavar="[-- ENGINE ARGS]"),
-            click.option("--target", required=True, type=click.Path(path_type=Path), help="The target model's directory."),
-            click.option("--draft", required=True, type=click.Path(path_type=Path), help="The draft model's directory."),
-            click.option("--golden", type=click.Path(path_type=Path), help="The golden file to compare with. Without one: the self-check."),
-            click.option("--tokens", multiple=True, metavar="IDS", help="Without a golden: token ids of one prompt, such as 3,4,5; may be repeated."),
-            click.option("--new-tokens", type=click.IntRange(1), metavar="N", help="How many tokens to generate [default: 2; without a golden 8]."),
-            click.option("--tp", "ranks", default=1, show_default=True, type=click.IntRange(1), help="Ranks: GPUs, or CPU processes."),
+            click.option(
+                "--target", required=True, type=click.Path(path_type=Path), help="The target model's directory."
+            ),
+            click.option(
+                "--draft", required=True, type=click.Path(path_type=Path), help="The draft model's directory."
+            ),
+            click.option(
+                "--golden",
+                type=click.Path(path_type=Path),
+                help="The golden file to compare with. Without one: the self-check.",
+            ),
+            click.option(
+                "--tokens",
+                multiple=True,
+                metavar="IDS",
+                help="Without a golden: token ids of one prompt, such as 3,4,5; may be repeated.",
+            ),
+            click.option(
+                "--new-tokens",
+                type=click.IntRange(1),
+                metavar="N",
+                help="How many tokens to generate [default: 2; without a golden 8].",
+            ),
+            click.option(
+                "--tp",
+                "ranks",
+                default=1,
+                show_default=True,
+                type=click.IntRange(1),
+                help="Ranks: GPUs, or CPU processes.",
+            ),
             click.option("--device", default="auto", show_default=True, type=click.Choice(["auto", "cuda", "cpu"])),
-            click.option("--probe", "names", multiple=True, metavar="NAME", help="Tap with this probe [default: all debug probes]."),
-            click.option("--timeout", type=click.FloatRange(min=1), metavar="SECONDS", help="Give up on the engine after this long."),
+            click.option(
+                "--probe",
+                "names",
+                multiple=True,
+                metavar="NAME",
+                help="Tap with this probe [default: all debug probes].",
+            ),
+            click.option(
+                "--timeout",
+                type=click.FloatRange(min=1),
+                metavar="SECONDS",
+                help="Give up on the engine after this long.",
+            ),
         )
     ):
         function = decorate(function)
@@ -47,9 +83,18 @@ def job_of(tree, python, engine_arguments, target, draft, golden, tokens, new_to
     if golden is None and not names:
         names = (*chosen((), ()), "hidden-state-dump")  # its last boundary is the stream before the final norm
     return Job(
-        Tree.find(tree, python), target, draft, golden, ranks, device, python or sys.executable,
-        tuple(engine_arguments), tuple(chosen(names, ())), timeout,
-        tuple(tuple(options.numbers(text, "--tokens")) for text in tokens), new_tokens or (2 if golden else 8),
+        Tree.find(tree, python),
+        target,
+        draft,
+        golden,
+        ranks,
+        device,
+        python or sys.executable,
+        tuple(engine_arguments),
+        tuple(chosen(names, ())),
+        timeout,
+        tuple(tuple(options.numbers(text, "--tokens")) for text in tokens),
+        new_tokens or (2 if golden else 8),
     )
 
 

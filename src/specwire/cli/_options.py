@@ -16,14 +16,18 @@ from specwire.errors import SpecwireError
 as_json = click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout, nothing else there.")
 quiet = click.option("--quiet", is_flag=True, help="No progress and no notes on stderr.")
 dry_run = click.option("--dry-run", is_flag=True, help="Say what would be done; write nothing.")
-show_diff = click.option("--diff", "show_diff", is_flag=True, help="Print a unified diff of what would change; write nothing.")
+show_diff = click.option(
+    "--diff", "show_diff", is_flag=True, help="Print a unified diff of what would change; write nothing."
+)
 accept_length = click.option(
     "--accept-length", type=float, help="The acceptance length that was seen in service; a hint, never a proof."
 )
 trained = click.option(
     "--trained", metavar="KS", help="The boundaries that the draft was trained on, in slot order; overrules the golden."
 )
-wait = click.option("--wait", type=float, metavar="SECONDS", help="While a process runs from the tree, wait so long for its end.")
+wait = click.option(
+    "--wait", type=float, metavar="SECONDS", help="While a process runs from the tree, wait so long for its end."
+)
 force = click.option(
     "--force",
     is_flag=True,
@@ -117,7 +121,9 @@ def note(text: str, quiet: bool = False) -> None:
         print(text, file=sys.stderr, flush=True)
 
 
-def progress(quiet: bool, first_after: float = 2.0, every: float = 1.0, same_again: float = 10.0) -> Callable[[str], None]:
+def progress(
+    quiet: bool, first_after: float = 2.0, every: float = 1.0, same_again: float = 10.0
+) -> Callable[[str], None]:
     """A callback for lines of progress on stderr, silent for the first seconds.
 
     At most one line `every` second, and one that says the same but for its "(12 s)" only every `same_again`.

@@ -69,9 +69,7 @@ def write_guarded(
     except LiveServer as error:
         return outcome.refused(str(error))
     for name in write() or ():
-        options.note(
-            f"{name}: could not be deleted yet; the next specwire command on the tree tries again", quiet
-        )
+        options.note(f"{name}: could not be deleted yet; the next specwire command on the tree tries again", quiet)
     return outcome
 
 
@@ -101,9 +99,7 @@ def _print(outcome: Outcome, dry_run: bool) -> None:
         planned = dry_run and site.state in _DONE_TO
         mark = f"[would be {site.state}]" if planned else _MARKS.get(site.state, f"[{site.state}]")
         place = f"{site.file}:{site.line}" if site.line else site.file
-        options.say(
-            f"{mark} {site.probe} {place} {site.qualname}".rstrip() + (f" - {site.why}" if site.why else "")
-        )
+        options.say(f"{mark} {site.probe} {place} {site.qualname}".rstrip() + (f" - {site.why}" if site.why else ""))
     if absent:
         files = options.counted(len({site.file for site in absent}), "file")
         one = f"{absent[0].probe} {absent[0].file} {absent[0].qualname} - {absent[0].why}"
@@ -114,7 +110,9 @@ def _print(outcome: Outcome, dry_run: bool) -> None:
         sys.stdout.buffer.flush()
     states = [site.state for site in outcome.sites]
     count = states.count(outcome.result) or len(states)
-    files = len(outcome.changes) or len({site.file for site in outcome.sites if site.state in (outcome.result, "edited")})
+    files = len(outcome.changes) or len(
+        {site.file for site in outcome.sites if site.state in (outcome.result, "edited")}
+    )
     version = f"SGLang {outcome.tree.version or 'of unknown version'}"
     result = f"would be {outcome.result}" if dry_run and outcome.changes else outcome.result
     options.say(f"{result}: {options.counted(count, 'site')}, {options.counted(files, 'file')}, {version}")

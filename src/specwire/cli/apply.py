@@ -51,11 +51,7 @@ def command(tree, python, names, groups, overlay, force, wait, as_json, show_dif
              specwire apply installed --overlay /tmp/view   # then: PYTHONPATH=/tmp/view python -m sglang...
     """
     only_look = dry_run or show_diff
-    opened = (
-        trees.unchanged_view(tree, python)
-        if only_look
-        else trees.opened(tree, python, quiet, writes=not overlay)
-    )
+    opened = trees.unchanged_view(tree, python) if only_look else trees.opened(tree, python, quiet, writes=not overlay)
     with opened as found:
         outcome = surgery.plan_apply(found, surgery.chosen(names, groups), options.progress(quiet))
         if outcome.exit_code == 0 and not only_look:

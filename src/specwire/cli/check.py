@@ -18,17 +18,11 @@ from specwire.trees.tree import Tree
     type=click.Path(path_type=Path),
     help="The golden file to compare with. Without one: the self-check of --capture by the --target's own head.",
 )
-@click.option(
-    "--capture", type=click.Path(path_type=Path), help="Capture directory of a run (EAGLE3_CAPTURE_DIR)."
-)
+@click.option("--capture", type=click.Path(path_type=Path), help="Capture directory of a run (EAGLE3_CAPTURE_DIR).")
 @click.option("--log", type=click.Path(path_type=Path), help="Log with [EAGLE3-DEBUG] lines; - reads stdin.")
-@click.option(
-    "--target", type=click.Path(path_type=Path), help="The served target's directory, for more checks."
-)
+@click.option("--target", type=click.Path(path_type=Path), help="The served target's directory, for more checks.")
 @click.option("--draft", type=click.Path(path_type=Path), help="The draft's directory, for more checks.")
-@click.option(
-    "--tree", metavar="TREE", help="The SGLang tree that ran; its own rules then go into the diagnosis."
-)
+@click.option("--tree", metavar="TREE", help="The SGLang tree that ran; its own rules then go into the diagnosis.")
 @click.option("--launch", metavar='"ARGS"', help="The engine's launch arguments, as typed.")
 @_options.accept_length
 @_options.trained

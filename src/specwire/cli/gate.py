@@ -91,9 +91,7 @@ def _scope(trees: tuple[str, ...], python: str | None) -> tuple[list[str], str]:
         return [str(tree.package)], str(tree.root)
     for path in trees:
         if not os.path.exists(path):
-            raise SpecwireError(
-                f"{path}: no such file or directory. Name a source tree, or the word 'installed'."
-            )
+            raise SpecwireError(f"{path}: no such file or directory. Name a source tree, or the word 'installed'.")
     if len(trees) > 1 or not os.path.isdir(trees[0]):
         return list(trees), os.curdir
     path = os.path.abspath(trees[0])
@@ -117,9 +115,7 @@ def _with_differences(report, trees, python, record):
         found = differences(tree, record)
     except NoRecord as error:
         return report._replace(unknown=(*report.unknown, str(error)))
-    named = [
-        finding._replace(file=os.path.relpath(tree.path(finding.file), report.base)) for finding in found
-    ]
+    named = [finding._replace(file=os.path.relpath(tree.path(finding.file), report.base)) for finding in found]
     return report._replace(findings=(*report.findings, *named))
 
 

@@ -22,13 +22,9 @@ def command() -> None:
 
 
 @command.command("build")
-@click.option(
-    "--target", required=True, type=click.Path(path_type=Path), help="The target model's directory."
-)
+@click.option("--target", required=True, type=click.Path(path_type=Path), help="The target model's directory.")
 @click.option("--out", required=True, type=_options.OutFile(), metavar="FILE", help="The golden file to write.")
-@click.option(
-    "--tokens", multiple=True, metavar="IDS", help="Token ids of one prompt, such as 3,4,5; may be repeated."
-)
+@click.option("--tokens", multiple=True, metavar="IDS", help="Token ids of one prompt, such as 3,4,5; may be repeated.")
 @click.option(
     "--prompts",
     "prompts_file",
@@ -173,7 +169,9 @@ def show(file: Path, tokens: bool, as_json: bool) -> None:
 
     prompts = describe(file).get("prompts")
     if prompts is None:
-        raise SpecwireError(f"{file} holds printed values and no token ids: its prompt is known to whoever made the log")
+        raise SpecwireError(
+            f"{file} holds printed values and no token ids: its prompt is known to whoever made the log"
+        )
     click.echo(json.dumps([one["token_ids"] for one in prompts], separators=(",", ":")))
 
 
@@ -195,9 +193,7 @@ def _read_prompts(path: Path) -> list[list[int]]:
     if (
         not isinstance(found, list)
         or not found
-        or not all(
-            isinstance(ids, list) and ids and all(type(token) is int for token in ids) for ids in found
-        )
+        or not all(isinstance(ids, list) and ids and all(type(token) is int for token in ids) for ids in found)
     ):
         raise SpecwireError(f"{path} must hold a JSON list of lists of token ids, none empty")
     return found

@@ -22,9 +22,7 @@ def _boundaries(ctx: click.Context, option: click.Parameter, text: str | None) -
 
 
 @click.command()
-@click.option(
-    "--target", required=True, type=click.Path(path_type=Path), help="The target model's directory."
-)
+@click.option("--target", required=True, type=click.Path(path_type=Path), help="The target model's directory.")
 @click.option("--draft", required=True, type=click.Path(path_type=Path), help="The draft model's directory.")
 @click.option(
     "--tree",
@@ -34,9 +32,7 @@ def _boundaries(ctx: click.Context, option: click.Parameter, text: str | None) -
     help="The SGLang that will serve [installed]. Several: a table of what each would capture.",
 )
 @python_exe
-@click.option(
-    "--golden", type=click.Path(path_type=Path), help="Whose metadata says what the draft was trained on."
-)
+@click.option("--golden", type=click.Path(path_type=Path), help="Whose metadata says what the draft was trained on.")
 @click.option(
     "--trained",
     callback=_boundaries,
@@ -58,8 +54,16 @@ def _boundaries(ctx: click.Context, option: click.Parameter, text: str | None) -
 @as_json
 @quiet
 def command(
-    target: Path, draft: Path, trees: tuple[str, ...], python: str | None, golden: Path | None,
-    trained: list[int] | None, launch: str | None, launch_file: Path | None, pid: int | None, as_json: bool,
+    target: Path,
+    draft: Path,
+    trees: tuple[str, ...],
+    python: str | None,
+    golden: Path | None,
+    trained: list[int] | None,
+    launch: str | None,
+    launch_file: Path | None,
+    pid: int | None,
+    as_json: bool,
     quiet: bool,
 ) -> int:
     """Judge a target, a draft and a launch by their configs, headers and the tree's own layer-id rule.
@@ -78,11 +82,7 @@ def command(
     Before an upgrade (no launch needed):
       specwire preflight --target T --draft D --trained 3,31,59 --tree sglang-0.5.9 --tree sglang-0.5.23
     """
-    given = [
-        name
-        for name, value in (("--launch", launch), ("--launch-file", launch_file), ("--pid", pid))
-        if value
-    ]
+    given = [name for name, value in (("--launch", launch), ("--launch-file", launch_file), ("--pid", pid)) if value]
     if len(given) > 1:
         raise click.UsageError(f"{' and '.join(given)} say the same thing: give one.")
     if not given and len(trees) < 2:
@@ -95,8 +95,14 @@ def command(
 
     note("reading configs, headers and the tree's source", quiet or as_json)
     document = preflight(
-        target, draft, [Tree.find(name, python) for name in trees or ("installed",)],
-        launch=launch, launch_from=launch_file, pid=pid, golden=golden, trained=trained,
+        target,
+        draft,
+        [Tree.find(name, python) for name in trees or ("installed",)],
+        launch=launch,
+        launch_from=launch_file,
+        pid=pid,
+        golden=golden,
+        trained=trained,
     )
     if as_json:
         emit(document)

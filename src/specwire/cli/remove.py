@@ -9,9 +9,7 @@ from specwire.patching import surgery
 
 @click.command()
 @options.tree_argument
-@click.option(
-    "--probe", "names", multiple=True, metavar="NAME", help="Remove only this probe's taps; may be repeated."
-)
+@click.option("--probe", "names", multiple=True, metavar="NAME", help="Remove only this probe's taps; may be repeated.")
 @click.option(
     "--force",
     is_flag=True,

@@ -8,7 +8,13 @@ from specwire.cli import _options as options
 
 @click.command()
 @jobs.job_options
-@click.option("--out", required=True, type=options.OutDir("capture", "engine.log"), metavar="DIR", help="Where captures and the engine's log go.")
+@click.option(
+    "--out",
+    required=True,
+    type=options.OutDir("capture", "engine.log"),
+    metavar="DIR",
+    help="Where captures and the engine's log go.",
+)
 @options.as_json
 @options.quiet
 def command(out, as_json, quiet, **job):

@@ -125,9 +125,7 @@ def _document(found, changed, judged: bool) -> dict:
         "result": result,
         "removed": [entry(plan, piece) for plan in found for piece in plan.gone],
         "left": [entry(plan, piece) for plan in found for piece in plan.left],
-        "files": {
-            plan.name: {"before": _sha256(plan.before), "after": _sha256(plan.after)} for plan in changed
-        },
+        "files": {plan.name: {"before": _sha256(plan.before), "after": _sha256(plan.after)} for plan in changed},
     }
 
 

@@ -26,9 +26,7 @@ from specwire.cli import _options as options
 @shared.workload_options
 @click.option("--stop-early", is_flag=True, help="Spare further runs of a point that is far behind.")
 @click.option("--retry-failed", is_flag=True, help="Measure again what failed in an earlier go.")
-@click.option(
-    "--no-confirm", is_flag=True, help="Do not measure the best point and the baseline once more at the end."
-)
+@click.option("--no-confirm", is_flag=True, help="Do not measure the best point and the baseline once more at the end.")
 @click.option(
     "--out",
     required=True,

@@ -11,7 +11,12 @@ from specwire.cli import _options as options
 
 @click.command()
 @jobs.job_options
-@click.option("--out", type=options.OutDir("capture", "engine.log", "verify.json"), metavar="DIR", help="Keep captures, the engine's log and verify.json here.")
+@click.option(
+    "--out",
+    type=options.OutDir("capture", "engine.log", "verify.json"),
+    metavar="DIR",
+    help="Keep captures, the engine's log and verify.json here.",
+)
 @options.accept_length
 @options.trained
 @click.option("--html", type=options.OutFile(), metavar="FILE", help="Also write one self-contained page.")

@@ -93,7 +93,11 @@ class Acceptance:
 
 
 def acceptance(
-    said: Transcript | None, answers: Answers | None, ranks: int, length: float | None, others: Iterable[Acceptance] = ()
+    said: Transcript | None,
+    answers: Answers | None,
+    ranks: int,
+    length: float | None,
+    others: Iterable[Acceptance] = (),
 ) -> Acceptance:
     """What a run recorded: the engine's own counts if it gave them, else the verifications in the capture. `length` is
     what somebody saw, and counts only where nothing was recorded. `others` are runs of the same system on other ranks."""

@@ -75,7 +75,9 @@ def _align(events: Sequence[Event], golden: Golden, shift: int, asked: Mapping[i
     for event in events:
         for first, rows, prefix in event.requests:
             own = asked.get(id(event))
-            piece = _place(event, first, rows, prefix, prompts, shift, own[first : first + rows] if own else None, placed)
+            piece = _place(
+                event, first, rows, prefix, prompts, shift, own[first : first + rows] if own else None, placed
+            )
             if not isinstance(piece, Piece):
                 strange.append(f"{event}, rows {first}..{first + rows}: {piece}")
                 continue
@@ -91,7 +93,13 @@ def _align(events: Sequence[Event], golden: Golden, shift: int, asked: Mapping[i
 
 
 def _place(
-    event: Event, first: int, rows: int, prefix: int | None, prompts: Sequence[array], shift: int, own: array | None,
+    event: Event,
+    first: int,
+    rows: int,
+    prefix: int | None,
+    prompts: Sequence[array],
+    shift: int,
+    own: array | None,
     placed: Mapping[tuple[int, int], Sequence[Piece]],
 ) -> Piece | str:
     if first < 0 or rows <= 0 or first + rows > event.rows:
@@ -118,7 +126,13 @@ def _place(
         if len({tuple(prompts[p][: start + rows]) for p in fits}) > 1:
             return f"its token ids fit {len(fits)} golden prompts"
         if fits:
-            return Piece(event, first, rows, min(fits, key=lambda p: _turn(placed[event.rank, p], prompts[p], start, rows)), start)
+            return Piece(
+                event,
+                first,
+                rows,
+                min(fits, key=lambda p: _turn(placed[event.rank, p], prompts[p], start, rows)),
+                start,
+            )
     return "its token ids are those of no golden prompt"
 
 
@@ -149,19 +163,13 @@ def knows(golden: Golden, event: Event) -> bool:
     not."""
     ids = event.token_ids
     prompts = [array("q", prompt.token_ids) for prompt in golden.prompts]
-    return (
-        bool(ids)
-        and len(ids) > 1
-        and any(_fits(ids, prompt, 0, shift) for prompt in prompts for shift in (0, 1))
-    )
+    return bool(ids) and len(ids) > 1 and any(_fits(ids, prompt, 0, shift) for prompt in prompts for shift in (0, 1))
 
 
 def gaps(pieces: Sequence[Piece], prompt: int, length: int) -> Iterator[tuple[int, int]]:
     """The stretches of a prompt, as (first, end), that no piece covers."""
     reached = 0
-    for piece in sorted(
-        (piece for piece in pieces if piece.prompt == prompt), key=lambda piece: piece.position
-    ):
+    for piece in sorted((piece for piece in pieces if piece.prompt == prompt), key=lambda piece: piece.position):
         if piece.position > reached:
             yield reached, piece.position
         reached = max(reached, piece.position + piece.count)

@@ -11,9 +11,7 @@ if TYPE_CHECKING:
     import torch
 
 
-def one_row(
-    row: int, change: Callable[[torch.Tensor], torch.Tensor]
-) -> Callable[[torch.Tensor, World], torch.Tensor]:
+def one_row(row: int, change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[torch.Tensor, World], torch.Tensor]:
     """An `alter` that changes one row of each prompt."""
 
     def alter(states: torch.Tensor, world: World) -> torch.Tensor:
@@ -31,9 +29,7 @@ def one_slot(
 
     def alter(states: torch.Tensor, world: World) -> torch.Tensor:
         states = states.clone()
-        states[:, slot * HIDDEN : (slot + 1) * HIDDEN] = change(
-            states[:, slot * HIDDEN : (slot + 1) * HIDDEN]
-        )
+        states[:, slot * HIDDEN : (slot + 1) * HIDDEN] = change(states[:, slot * HIDDEN : (slot + 1) * HIDDEN])
         return states
 
     return alter

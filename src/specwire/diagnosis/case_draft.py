@@ -77,9 +77,7 @@ def write_draft_run(
         "extend_prefix_lens": torch.tensor([0]),
     }
     number = 10 * prompt
-    write_event(
-        capture, rank, number, "draft-input", {"hidden_states": states, "embeds": embeds, **batch}, **about
-    )
+    write_event(capture, rank, number, "draft-input", {"hidden_states": states, "embeds": embeds, **batch}, **about)
     write_event(
         capture,
         rank,
@@ -118,9 +116,7 @@ def _models(folder: Path, run: Mapping[str, Any]) -> Reference:
             (folder / name).mkdir()
             layers = {"num_hidden_layers": LAYERS} if name == "target" else {}
             (folder / name / "config.json").write_text(json.dumps(config | layers))
-    write_tensors(
-        folder / "target" / "model.safetensors", {"model.embed_tokens.weight": _table("target")}, {}
-    )
+    write_tensors(folder / "target" / "model.safetensors", {"model.embed_tokens.weight": _table("target")}, {})
     weights = _weights("norms" in run, "bias" in run)
     here = "feed_forward" if run.get("names") == "unknown" else "mlp"
     own = {name.replace(".mlp.", f".{here}."): tensor for name, tensor in weights.items()}
@@ -169,6 +165,4 @@ def _weights(norms: bool, bias: bool) -> dict[str, torch.Tensor]:
 def _table(name: str) -> torch.Tensor:
     import torch
 
-    return torch.randn(
-        VOCABULARY, HIDDEN, generator=torch.Generator().manual_seed({"target": 6, "random": 7}[name])
-    )
+    return torch.randn(VOCABULARY, HIDDEN, generator=torch.Generator().manual_seed({"target": 6, "random": 7}[name]))

@@ -59,8 +59,7 @@ def heard(prompt: int, level: float) -> dict[int | str, torch.Tensor]:
 
     random = torch.Generator().manual_seed(prompt)
     return {
-        what: state
-        + level * state.square().mean(-1, keepdim=True).sqrt() * torch.randn(state.shape, generator=random)
+        what: state + level * state.square().mean(-1, keepdim=True).sqrt() * torch.randn(state.shape, generator=random)
         for what, state in states_of(seed=0)[prompt].items()
     }
 

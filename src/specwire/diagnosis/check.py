@@ -48,9 +48,7 @@ class Summary:
     origin: str
 
 
-def check_capture(
-    golden: Path | str | None, capture: Path | str, context: Context | None = None
-) -> dict[str, Any]:
+def check_capture(golden: Path | str | None, capture: Path | str, context: Context | None = None) -> dict[str, Any]:
     """Compare a capture directory with a golden file and diagnose what differs.
 
     Without a golden nothing is compared: the self-check and the draft's side are all there is, and no verdict is
@@ -146,7 +144,11 @@ def report(evidence: Evidence, slots: list[Slot], summary: Summary) -> dict[str,
         ],
         "checks": checks,
         "notes": [*labels.notes(evidence), *evidence.notes],
-        "golden": {"path": None if evidence.alone else str(golden.path), "target": golden.target, "source": golden.source},
+        "golden": {
+            "path": None if evidence.alone else str(golden.path),
+            "target": golden.target,
+            "source": golden.source,
+        },
         "compared": summary.origin,
     }
 
@@ -178,9 +180,7 @@ def diagnose(evidence: Evidence) -> tuple[list[Cause], list[dict[str, str]]]:
     if any(cause.confidence != "possible" and not cause.last_resort for cause in causes):
         causes = [cause for cause in causes if not cause.last_resort]
     likelier = evidence.acceptance.points_to  # among causes that fit equally well, and nowhere else
-    causes.sort(
-        key=lambda cause: (_ORDER.index(cause.confidence), cause.steps, cause.id not in likelier, cause.id)
-    )
+    causes.sort(key=lambda cause: (_ORDER.index(cause.confidence), cause.steps, cause.id not in likelier, cause.id))
     return causes, lines
 
 
@@ -194,10 +194,7 @@ def ranks_agree(evidence: Evidence) -> bool:
     if evidence.odd_ranks:
         return False
     between = evidence.comparison.between_ranks if evidence.comparison else {}
-    return all(
-        difference <= min(evidence.floor(k).usual for k in evidence.trained)
-        for difference in between.values()
-    )
+    return all(difference <= min(evidence.floor(k).usual for k in evidence.trained) for difference in between.values())
 
 
 def _reasons(evidence: Evidence, slots: list[Slot]) -> list[str]:
@@ -206,7 +203,11 @@ def _reasons(evidence: Evidence, slots: list[Slot]) -> list[str]:
     if not evidence.pieces:
         blind = {f"{line.get('site')}: {line.get('reason')}" for line in evidence.capture.blind}
         reasons.append(
-            ("no prompt's states were captured" if evidence.alone else "no states of the golden's prompts were captured")
+            (
+                "no prompt's states were captured"
+                if evidence.alone
+                else "no states of the golden's prompts were captured"
+            )
             + (f" (taps could not look: {', '.join(sorted(blind))})" if blind else "")
         )
     elif evidence.site != "draft-input":
@@ -220,8 +221,7 @@ def _reasons(evidence: Evidence, slots: list[Slot]) -> list[str]:
     if evidence.pieces and len(ranks_seen(evidence)) < expected:
         silent = sorted(set(range(expected)) - set(ranks_seen(evidence)))
         reasons.append(
-            f"{len(ranks_seen(evidence))} of {expected} ranks recorded it; rank "
-            f"{', '.join(map(str, silent))} did not"
+            f"{len(ranks_seen(evidence))} of {expected} ranks recorded it; rank {', '.join(map(str, silent))} did not"
         )
     if evidence.odd_ranks:
         reasons.append(f"rank {', '.join(map(str, evidence.odd_ranks))} recorded other rows than the first")
@@ -234,9 +234,7 @@ def _reasons(evidence: Evidence, slots: list[Slot]) -> list[str]:
 
 
 def _verdict(slots: list[Slot], causes: list[Cause], reasons: list[str]) -> str:
-    if any(slot.state == "mismatch" for slot in slots) or any(
-        cause.confidence != "possible" for cause in causes
-    ):
+    if any(slot.state == "mismatch" for slot in slots) or any(cause.confidence != "possible" for cause in causes):
         return "mismatch"
     if reasons or not slots or any(slot.state != "match" for slot in slots):
         return "inconclusive"

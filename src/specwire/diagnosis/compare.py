@@ -68,9 +68,7 @@ class Comparison:
         return self.squares.get(rank) or next(iter(self.squares.values()))
 
 
-def compare(
-    pieces: Mapping[int, Sequence[Piece]], golden: Golden, slots: Sequence[int], hidden: int
-) -> Comparison:
+def compare(pieces: Mapping[int, Sequence[Piece]], golden: Golden, slots: Sequence[int], hidden: int) -> Comparison:
     """Compare slot j of each rank's pieces with boundary `slots[j]` of the golden.
 
     `pieces` holds, per rank, the same places in the same order (see `matched_ranks`); the first rank leads.
@@ -141,9 +139,7 @@ def _chunks(pieces: Mapping[int, Sequence[Piece]], hidden: int) -> Iterator[dict
     for together in zip(*pieces.values(), strict=True):
         for offset in range(0, together[0].count, step):
             yield {
-                rank: Piece(
-                    p.event, p.row + offset, min(step, p.count - offset), p.prompt, p.position + offset
-                )
+                rank: Piece(p.event, p.row + offset, min(step, p.count - offset), p.prompt, p.position + offset)
                 for rank, p in zip(pieces, together, strict=True)
             }
 
@@ -163,9 +159,7 @@ class _Work:
     def states(self, rank: int, piece: Piece) -> torch.Tensor:
         """The captured rows, [rows, slots, hidden]; overwritten by the next call for the same rank."""
         event = piece.event
-        buffer = self.rank_bytes.setdefault(
-            rank, bytearray(event.file.entry(event.states).row_bytes * self.rows)
-        )
+        buffer = self.rank_bytes.setdefault(rank, bytearray(event.file.entry(event.states).row_bytes * self.rows))
         return event.file.rows(event.states, piece.row, piece.count, buffer).view(
             piece.count, len(self.slots), self.hidden
         )
@@ -177,9 +171,7 @@ class _Work:
         found = torch.empty((3, piece.count, len(self.slots)), dtype=torch.float64)
         prefix = self.golden.prompts[piece.prompt].prefix
         for slot, k in enumerate(self.slots):
-            wanted = self.golden.file.rows(
-                f"{prefix}boundary.{k}", piece.position, piece.count, self.golden_bytes
-            )
+            wanted = self.golden.file.rows(f"{prefix}boundary.{k}", piece.position, piece.count, self.golden_bytes)
             found[:, :, slot] = self._slot(states[:, slot], wanted)
         return found
 

@@ -157,9 +157,7 @@ def launch_arguments(launch: str | Mapping[str, Any] | None) -> dict[str, str]:
     for word, following in zip(words, [*words[1:], "--"]):
         if word.startswith("--"):
             name, equals, value = word.partition("=")
-            found[_argument(name)] = (
-                value if equals else ("true" if following.startswith("--") else following)
-            )
+            found[_argument(name)] = value if equals else ("true" if following.startswith("--") else following)
     return found
 
 
@@ -196,9 +194,7 @@ def static_faults(tree: Tree, target: Path, draft: Path, launch: Mapping[str, st
     from specwire.preflight.options import read_options
 
     source = Source(tree)
-    words = [
-        f"--{name.replace('_', '-')}" + ("" if value == "true" else f"={value}") for name, value in launch.items()
-    ]
+    words = [f"--{name.replace('_', '-')}" + ("" if value == "true" else f"={value}") for name, value in launch.items()]
     typed = typed_launch(shlex.join(words), read_options(source)) if words else None
     facts = gather(source, target, draft, typed, None)
     modules = (check_widths, check_vocabulary, check_weights, check_serving)

@@ -44,11 +44,7 @@ def distances(evidence: Evidence) -> dict[str, Any] | None:
 
 def rows(evidence: Evidence) -> dict[str, Any] | None:
     """Each sampled row's error at the trained boundary of every slot, for the page's bars."""
-    if (
-        evidence.sample is None
-        or evidence.columns is not None
-        or evidence.slot_count != len(evidence.trained)
-    ):
+    if evidence.sample is None or evidence.columns is not None or evidence.slot_count != len(evidence.trained):
         return None
     known = [k for k in evidence.trained if k in evidence.sample.boundaries]
     if len(known) < len(evidence.trained):

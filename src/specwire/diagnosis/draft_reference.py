@@ -93,10 +93,7 @@ class Reference:
         if each and self.name("fc_norm.0.weight"):
             count = sum(1 for i in range(64) if self.name(f"fc_norm.{i}.weight"))
             states = torch.cat(
-                [
-                    self._norm(part, f"fc_norm.{i}.weight")
-                    for i, part in enumerate(states.chunk(count, dim=-1))
-                ],
+                [self._norm(part, f"fc_norm.{i}.weight") for i, part in enumerate(states.chunk(count, dim=-1))],
                 dim=-1,
             )
         found = self._linear(states, "fc.weight")
@@ -222,9 +219,7 @@ class Reference:
             raise NotCovered(f"a layer with {strange[0]}")
         missing = sorted(ending for ending, name in meant.items() if not self.name(name))
         if missing or self.config.get("hidden_act", "silu") != "silu":
-            raise NotCovered(
-                f"a layer without {missing[0]}" if missing else f"activation {self.config['hidden_act']}"
-            )
+            raise NotCovered(f"a layer without {missing[0]}" if missing else f"activation {self.config['hidden_act']}")
 
     def _attention(
         self, inner: torch.Tensor, positions: torch.Tensor, theta: float | None, windows: Sequence[int | None]
@@ -245,9 +240,7 @@ class Reference:
         first = torch.tensor([0 if window is None else max(0, count - window) for window in windows])
         hidden = torch.arange(count) < first[:, None]
         weights = scores.masked_fill(hidden[:, None], float("-inf")).softmax(dim=-1)
-        return self._linear(
-            torch.einsum("whk,khd->whd", weights, v).flatten(1), self._own("self_attn.o_proj.weight")
-        )
+        return self._linear(torch.einsum("whk,khd->whd", weights, v).flatten(1), self._own("self_attn.o_proj.weight"))
 
     def _norm(self, x: torch.Tensor, ending: str) -> torch.Tensor:
         return (

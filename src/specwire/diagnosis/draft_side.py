@@ -65,7 +65,10 @@ class DraftSide:
             except NotSeen:
                 continue
         for prefill in self.prefills:
-            made = (("the output of fc", prefill.fc, "output"), ("the state after the layer", prefill.last, "hidden_states"))
+            made = (
+                ("the output of fc", prefill.fc, "output"),
+                ("the state after the layer", prefill.last, "hidden_states"),
+            )
             for what, event, name in made:
                 if event and not _rows(event, name).isfinite().all():
                     return False, f"{what} holds NaN or infinity ({event.dtype}), the checkpoint's tensors hold none"
@@ -75,9 +78,7 @@ class DraftSide:
     def fc_run(self) -> str | None:
         """How the engine ran `fc`: "as configured", another way, or None when no way gives its output."""
         event = self._with("fc")[0].fc
-        return self._explain(
-            self.fc_errors, event.file.entry("output").torch_name, event.file.entry("input").shape[1]
-        )
+        return self._explain(self.fc_errors, event.file.entry("output").torch_name, event.file.entry("input").shape[1])
 
     @property
     def layer_run(self) -> str | None:
@@ -163,9 +164,7 @@ class DraftSide:
             errors[_attention_to(windows[best])] = float(worst.values[best])
         return errors
 
-    def _errors(
-        self, theta: float | None, windows: Sequence[int | None], normed: bool | None
-    ) -> torch.Tensor:
+    def _errors(self, theta: float | None, windows: Sequence[int | None], normed: bool | None) -> torch.Tensor:
         """[requests, windows]: how far the layer's outputs are from the reference's, run that way."""
         import torch
 
@@ -173,11 +172,7 @@ class DraftSide:
         for prefill in self._with("last"):
             event = prefill.input
             embeds, positions = _rows(event, "embeds"), _rows(event, "positions")
-            states = (
-                _rows(prefill.fc, "output")
-                if prefill.fc
-                else self.reference.fc(_rows(event, "hidden_states"))
-            )
+            states = _rows(prefill.fc, "output") if prefill.fc else self.reference.fc(_rows(event, "hidden_states"))
             for got, (first, count, _) in zip(_rows(prefill.last, "hidden_states"), event.requests, strict=True):
                 mine = slice(first, first + count)
                 stream = self.reference.last(embeds[mine], states[mine], positions[mine], theta, windows)
@@ -189,9 +184,7 @@ class DraftSide:
     def variants(self) -> list[Variant]:
         """Ways to run the layer, but for windows that no config names."""
         own, window = self.reference.theta, self.reference.window
-        others = {
-            theta for theta in (self.target_theta, 10000.0, 500000.0, 1000000.0) if theta and theta != own
-        }
+        others = {theta for theta in (self.target_theta, 10000.0, 500000.0, 1000000.0) if theta and theta != own}
         return [
             Variant("as configured", own, window),
             *(Variant(f"rope theta {theta:g}", theta, window) for theta in sorted(others)),
@@ -258,15 +251,9 @@ def _prefills(evidence: Evidence) -> list[Prefill]:
         if not whole or any(prefix for _, _, prefix in event.requests) or "embeds" not in event.file.tensors:
             continue
         after = _until_next(events[place + 1 :])
-        fc = next(
-            (one for one in after if one.site == "draft-fc" and one.prefill and one.about.get("fc_ran")), None
-        )
+        fc = next((one for one in after if one.site == "draft-fc" and one.prefill and one.about.get("fc_ran")), None)
         last = next(
-            (
-                one
-                for one in after
-                if one.site == "concat-last" and one.prefill and one.rows == len(event.requests)
-            ),
+            (one for one in after if one.site == "concat-last" and one.prefill and one.rows == len(event.requests)),
             None,
         )
         found.append(Prefill(event, fc, last, _drafted(events[place + 1 :], len(event.requests))))

@@ -196,9 +196,7 @@ class Evidence:
         ).clamp_min(1e-300)
         best = ratio.nan_to_num(nan=float("inf")).min(dim=-1)
         bound = self.floor(boundary).usual
-        return tuple(
-            int(i) if error <= bound else None for i, error in zip(best.indices, best.values, strict=True)
-        )
+        return tuple(int(i) if error <= bound else None for i, error in zip(best.indices, best.values, strict=True))
 
     @cached_property
     def moved_rows(self) -> tuple[tuple[int, int | None], ...] | None:
@@ -294,9 +292,7 @@ def _golden_rows(golden: Golden, name: str, where: Sequence[tuple[int, int]], sh
 
     inside = [0 <= position + shift < len(golden.prompts[prompt].token_ids) for prompt, position in where]
     found = torch.full((len(where), golden.hidden), float("nan"))
-    kept = [
-        (prompt, position + shift) for (prompt, position), good in zip(where, inside, strict=True) if good
-    ]
+    kept = [(prompt, position + shift) for (prompt, position), good in zip(where, inside, strict=True) if good]
     if kept:
         found[torch.tensor(inside)] = golden.rows(name, kept).float()
     return found

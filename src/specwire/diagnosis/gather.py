@@ -104,9 +104,7 @@ def _choose(count: int, limit: int, comparison: Comparison | None) -> list[int]:
         return list(range(count))
     worst: list[int] = []
     if comparison:
-        errors = (
-            next(iter(comparison.squares.values())).errors.nan_to_num(nan=float("inf")).max(dim=-1).values
-        )
+        errors = next(iter(comparison.squares.values())).errors.nan_to_num(nan=float("inf")).max(dim=-1).values
         worst = errors.topk(limit // 2).indices.tolist()
     room = limit - len(worst)
     return sorted({*worst, *(round(i * (count - 1) / (room - 1)) for i in range(room))})

@@ -91,7 +91,9 @@ def head_of(context: Context) -> Head:
         raise NotSeen(f"{weight} is quantised or has a bias, which is not covered here")
     eps = config.get("rms_norm_eps")
     norm = _named(tensors, ("model.norm.weight", "norm.weight"), 1) if isinstance(eps, float) else None
-    if norm is not None and (tensors[norm].entry(norm).shape != (hidden,) or tensors[norm].entry(norm).dtype not in PLAIN):
+    if norm is not None and (
+        tensors[norm].entry(norm).shape != (hidden,) or tensors[norm].entry(norm).dtype not in PLAIN
+    ):
         norm = None
     return Head(tensors, config, weight, norm)
 

@@ -77,9 +77,7 @@ def layer_ids_fix(evidence: Evidence, captured: Sequence[int]) -> str:
     return f"write {listed(write)} as {key}: {release} turns them into boundaries {listed(trained)}{why}"
 
 
-def _elsewhere(
-    ids: Sequence[int] | None, captured: Sequence[int], trained: Sequence[int], release: str
-) -> str:
+def _elsewhere(ids: Sequence[int] | None, captured: Sequence[int], trained: Sequence[int], release: str) -> str:
     if ids is None or len(ids) != len(trained):
         return ""
     if list(captured) == list(ids) and [k + 1 for k in ids] == list(trained):

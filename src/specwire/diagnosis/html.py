@@ -116,8 +116,7 @@ def _heatmap(document: dict[str, Any]) -> str:
     return (
         f"<h2>Distance of each slot to each boundary</h2><p>Relative L2 of the median of {table['rows']} rows, "
         "logarithmic: the stronger, the nearer. Outlined: the boundary that was trained. Point at a cell for its "
-        "number.</p>"
-        + _svg(LABEL + 10 + len(boundaries) * cell, 40 + len(table["slots"]) * 34, shapes)
+        "number.</p>" + _svg(LABEL + 10 + len(boundaries) * cell, 40 + len(table["slots"]) * 34, shapes)
     )
 
 

@@ -37,7 +37,8 @@ def judge(evidence: Evidence) -> list[Slot]:
     if evidence.alone:
         seen = range(evidence.slot_count if evidence.pieces else 0)
         return [
-            Slot(slot, "not-compared", "no golden to compare with", None, first5=_first5(evidence, slot)) for slot in seen
+            Slot(slot, "not-compared", "no golden to compare with", None, first5=_first5(evidence, slot))
+            for slot in seen
         ]
     count = max(len(evidence.trained), evidence.slot_count)
     return [_slot(evidence, slot) for slot in range(count)]

@@ -75,7 +75,9 @@ def notes(evidence: Evidence) -> list[str]:
     golden = evidence.golden
     if golden.assumed is not None and evidence.trained == golden.assumed:
         same = evidence.sample is not None and evidence.found == golden.assumed
-        return [same_as_assumed(golden.assumed) if same else f"the golden's list was assumed when it was built: {TRUE_LIST}"]
+        return [
+            same_as_assumed(golden.assumed) if same else f"the golden's list was assumed when it was built: {TRUE_LIST}"
+        ]
     said = tuple(_said(evidence))
     named = isinstance(golden, Golden) and golden.file.metadata.get("imported_ids", "null") != "null"
     if not named or evidence.sample is None:

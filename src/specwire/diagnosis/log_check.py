@@ -38,15 +38,13 @@ def check_log(golden_path: Path | str, log: Path | str, context: Context | None 
     context = context or Context()
     if is_log_golden(golden_path):
         if context.trained:
-            raise SpecwireError(f"{golden_path} holds the printed values of its own slots alone: --trained cannot choose others")
+            raise SpecwireError(
+                f"{golden_path} holds the printed values of its own slots alone: --trained cannot choose others"
+            )
         golden = open_log_golden(golden_path)
     else:
         golden = open_golden(golden_path, context.trained)
-    lines = [
-        line
-        for line in read_log(log)
-        if line.site == "draft-input" and (line.mode in PREFILL or not line.mode)
-    ]
+    lines = [line for line in read_log(log) if line.site == "draft-input" and (line.mode in PREFILL or not line.mode)]
     if isinstance(golden, LogGolden):
         return _against_log(golden, lines, context, str(log))
     return _against_tensors(golden, lines, context, str(log))
@@ -97,9 +95,7 @@ def _against_tensors(golden: Golden, lines: Sequence[Line], context: Context, or
     sample = _sample(golden, few, min(count, printed)) if placed and count else None
     notes = (f"only the first {printed} of {count} slots were printed",) if printed < count else ()
     rounding = _rounding(golden, placed)
-    evidence = Evidence(
-        golden, context, "draft-input", width, dtype, sample, notes=notes, columns=5, rounding=rounding
-    )
+    evidence = Evidence(golden, context, "draft-input", width, dtype, sample, notes=notes, columns=5, rounding=rounding)
     if taken := labels.as_captured(evidence):
         return _against_tensors(taken, lines, context, origin)
     slots = [_slot_of_tensors(evidence, placed, slot) for slot in range(max(count, len(golden.trained)))]
@@ -115,9 +111,7 @@ def _summary(golden: Golden | LogGolden, compared: Sequence[Line], reasons: list
         golden_shape = list(golden.concat_shape) if golden.concat_shape else None
         dtype, source = golden.dtype, f"{SPACINGS} spacings of {golden.dtype} and the printed digits, value by value"
     else:
-        prompt = next(
-            (p for p in golden.prompts if line and len(p.token_ids) == line.shape[0]), golden.prompts[0]
-        )
+        prompt = next((p for p in golden.prompts if line and len(p.token_ids) == line.shape[0]), golden.prompts[0])
         golden_shape = [len(prompt.token_ids), golden.hidden * len(golden.trained)]
         dtype = line.dtype if line else golden.dtype
         source = "the dtype's spacing, the golden's noise and the printed digits, value by value"
@@ -265,9 +259,7 @@ def _place(golden: Golden, line: Line) -> tuple[int, int] | None:
         for number, prompt in enumerate(golden.prompts)
         if position < len(prompt.token_ids)
         and (
-            line.token is None
-            or position + 1 == len(prompt.token_ids)
-            or prompt.token_ids[position + 1] == line.token
+            line.token is None or position + 1 == len(prompt.token_ids) or prompt.token_ids[position + 1] == line.token
         )
         and (line.token is not None or len(prompt.token_ids) == line.shape[0])
     ]

@@ -57,8 +57,7 @@ def read_log(path: Path | str) -> list[Line]:
             lines.append(_line(path, number, text[at + len(MARK) :]))
     if not lines:
         raise SpecwireError(
-            f"no {MARK} line with hs_first5 in {path}: was the engine patched and started with "
-            "EAGLE3_DEBUG=1?"
+            f"no {MARK} line with hs_first5 in {path}: was the engine patched and started with EAGLE3_DEBUG=1?"
         )
     return lines
 

@@ -49,9 +49,7 @@ def floor(golden: Golden, dtype: str, boundary: int) -> Floor:
     table = golden.noise.get(dtype, {})
     if boundary not in table:
         bound = MARGIN * _derived(max(own, stored), boundary, golden.hidden)
-        return Floor(
-            bound, bound, 0.0, bound / MARGIN, f"derived from the unit roundoff of {dtype}, not measured"
-        )
+        return Floor(bound, bound, 0.0, bound / MARGIN, f"derived from the unit roundoff of {dtype}, not measured")
     noise = table[boundary]
     usual = max(MARGIN * noise.median, 2 * max(own, stored))
     stray = max(one.stray for one in table.values())

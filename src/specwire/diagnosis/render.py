@@ -27,9 +27,7 @@ def render_text(document: dict[str, Any], colour: bool = False) -> str:
         more = f"\n  - and {len(notes) - 5} more (--json lists all)" if len(notes) > 5 else ""
         blocks.append("notes:\n" + "\n".join(f"  - {note}" for note in notes[:5]) + more)
     skipped = [line for line in document["checks"] if line["state"] == "skipped"]
-    blocks.append(
-        f"checks: {len(document['checks'])}, of which {len(skipped)} could not look (--json says why)"
-    )
+    blocks.append(f"checks: {len(document['checks'])}, of which {len(skipped)} could not look (--json says why)")
     return "\n\n".join(blocks)
 
 
@@ -94,11 +92,7 @@ def _agreement(document: dict[str, Any]) -> str:
         return ""
     if not document["ranks_agree"]:
         return f", which DIFFER by up to {_short(document['rank_difference'])}"
-    return (
-        ", all equal"
-        if not document["rank_difference"]
-        else f", equal to {_short(document['rank_difference'])}"
-    )
+    return ", all equal" if not document["rank_difference"] else f", equal to {_short(document['rank_difference'])}"
 
 
 def _repeats(document: dict[str, Any]) -> str:
@@ -141,9 +135,7 @@ def _slots(document: dict[str, Any], colour: bool) -> list[str]:
         state = document["slots"][number // 2]["state"]
         table.append(_line(row, widths) + (f"  {_paint(state, state, colour)}" if number % 2 == 0 else ""))
     whys = [
-        f"slot {slot['slot']}: {slot['why']}"
-        for slot in document["slots"]
-        if slot["why"] and not slot["failed_rows"]
+        f"slot {slot['slot']}: {slot['why']}" for slot in document["slots"] if slot["why"] and not slot["failed_rows"]
     ]
     return ["\n".join(table), *(["\n".join(whys)] if whys else [])]
 
@@ -163,8 +155,7 @@ def _five(values: Sequence[float | None] | None) -> str:
     return (
         "["
         + ", ".join(
-            "nan" if value is None else f"{value:8.4f}" if abs(value) < 1000 else f"{value:8.1e}"
-            for value in values
+            "nan" if value is None else f"{value:8.4f}" if abs(value) < 1000 else f"{value:8.1e}" for value in values
         )
         + "]"
     )

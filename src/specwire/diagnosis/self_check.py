@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     import torch
 
 PROVES = "the recorded rows are, each in its place, the states that the returned tokens were made from"
-DOES_NOT = "whether the slots hold the layers that the draft was trained on: only a golden tells (specwire golden build)"
+DOES_NOT = (
+    "whether the slots hold the layers that the draft was trained on: only a golden tells (specwire golden build)"
+)
 ROWS, FEW = 48, 6  # rows looked at, and those that tell in which way the states reach the head
 MARGIN = 4.0
 AS_RECORDED = "as recorded"
@@ -86,7 +88,9 @@ def self_check(transcript: Transcript, head: Head, layers: int, slot: int | None
     }
     if slot is not None:
         places[f"slot {slot} of draft-input"] = _beside(transcript, ("draft-input", None), slot * hidden, hidden)
-    ends = _readings([(forward, forward.end) for forward in transcript.forwards if forward.end.width == hidden], 0, hidden)
+    ends = _readings(
+        [(forward, forward.end) for forward in transcript.forwards if forward.end.width == hidden], 0, hidden
+    )
     if not ends:
         raise NotSeen("no token is known that the target said after a recorded forward-end")
     if beyond := [one.token for one in ends if not 0 <= one.token < head.count]:
@@ -154,7 +158,9 @@ def _judge(name: str, head: Head, found: list[_Reading], dtype: str, normed: boo
     if failed:
         return Subject(name, "fails", _why(errors, bounds, failed, found), failed=len(failed), **numbers)
     if apart is None or not apart > APART * float(allowed.median()):
-        return Subject(name, "cannot tell", "rows in each other's place would fit as well: give longer prompts", **numbers)
+        return Subject(
+            name, "cannot tell", "rows in each other's place would fit as well: give longer prompts", **numbers
+        )
     return Subject(name, "holds", "", **numbers)
 
 

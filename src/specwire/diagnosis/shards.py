@@ -25,9 +25,7 @@ def sharded(evidence: Evidence) -> str | None:
         wanted = _concat(evidence, ids)
         if wanted is None or len(parts) < 2:
             continue
-        if sum(part.width for part in parts) == wanted.shape[1] and all(
-            part.rows >= len(ids) for part in parts
-        ):
+        if sum(part.width for part in parts) == wanted.shape[1] and all(part.rows >= len(ids) for part in parts):
             if any(_same(evidence, states, wanted) for states in _side_by_side(evidence, parts, len(wanted))):
                 return "columns"
         if (
@@ -83,9 +81,7 @@ def _same(evidence: Evidence, states: torch.Tensor, wanted: torch.Tensor) -> boo
     hidden = evidence.golden.hidden
     return states.shape == wanted.shape and all(
         evidence.floor(k).allows(
-            relative(
-                states[:, slot * hidden : (slot + 1) * hidden], wanted[:, slot * hidden : (slot + 1) * hidden]
-            )
+            relative(states[:, slot * hidden : (slot + 1) * hidden], wanted[:, slot * hidden : (slot + 1) * hidden])
         )
         for slot, k in enumerate(evidence.trained)
     )

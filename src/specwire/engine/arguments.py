@@ -44,9 +44,7 @@ def server_arguments(
         if not names & {flag.split("=")[0] for flag in SPECULATION}:
             defaults += SPECULATION
     known = {flag.split("=")[0] for flag in defaults}
-    taken_back = {
-        flag for flag in extra if flag.startswith("--no-") and "--" + flag.removeprefix("--no-") in known
-    }
+    taken_back = {flag for flag in extra if flag.startswith("--no-") and "--" + flag.removeprefix("--no-") in known}
     kept = [flag for flag in defaults if "--no-" + flag.split("=")[0].removeprefix("--") not in taken_back]
     return kept + [flag for flag in extra if flag not in taken_back]
 
@@ -93,11 +91,7 @@ def environment(root: Path, *, ranks: int, device: str, extra: Mapping[str, str]
 
 def _cpus_per_rank(ranks: int) -> tuple[str, int]:
     """The engine's binding string, equal shares of the usable cores, and threads per rank."""
-    cpus = (
-        sorted(os.sched_getaffinity(0))
-        if hasattr(os, "sched_getaffinity")
-        else list(range(os.cpu_count() or 1))
-    )
+    cpus = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
     share = max(1, len(cpus) // ranks)
     groups = [[cpus[(rank * share + i) % len(cpus)] for i in range(share)] for rank in range(ranks)]
     return "|".join(",".join(map(str, group)) for group in groups), share

@@ -65,9 +65,7 @@ def _insist_on(root: str) -> None:
 
     found = os.path.dirname(os.path.dirname(os.path.abspath(sglang.__file__)))
     if not os.path.samefile(found, root):
-        raise RuntimeError(
-            f"this interpreter imports sglang from {found}, although {root} comes first on its path"
-        )
+        raise RuntimeError(f"this interpreter imports sglang from {found}, although {root} comes first on its path")
 
 
 def _boot(argv: list[str]):
@@ -105,9 +103,7 @@ def _accept_newer_transformers() -> None:
     import transformers
 
     register = transformers.AutoConfig.register
-    transformers.AutoConfig.register = staticmethod(
-        lambda name, config, exist_ok=False: register(name, config, True)
-    )
+    transformers.AutoConfig.register = staticmethod(lambda name, config, exist_ok=False: register(name, config, True))
 
 
 def _fork_instead_of_spawn() -> None:

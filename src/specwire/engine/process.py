@@ -19,9 +19,7 @@ from typing import BinaryIO
 RUN_ID = "SPECWIRE_RUN_ID"  # in the environment of every process of one run, however it was started
 
 
-def start(
-    command: Sequence[str], env: Mapping[str, str], log: BinaryIO, folder: Path
-) -> tuple[subprocess.Popen, str]:
+def start(command: Sequence[str], env: Mapping[str, str], log: BinaryIO, folder: Path) -> tuple[subprocess.Popen, str]:
     """Start a driver in a session of its own, and say which run id its processes carry."""
     run_id = uuid.uuid4().hex
     if env.get("TMPDIR") == os.environ.get("TMPDIR"):  # or the caller has said where temporary files go
@@ -109,7 +107,5 @@ def processes_of(run_id: str) -> list[int]:
 def death(code: int, error: str | None) -> str:
     """Why a process ended that should not have: its log's last error, or how it was killed."""
     if error is None and code < 0:
-        return f"killed by {signal.Signals(-code).name}" + (
-            ", often for want of memory" if code == -9 else ""
-        )
+        return f"killed by {signal.Signals(-code).name}" + (", often for want of memory" if code == -9 else "")
     return error or f"exit code {code}, no error message"

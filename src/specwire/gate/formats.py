@@ -47,9 +47,7 @@ def to_sarif(report: Report) -> str:
             {
                 "executionSuccessful": not report.unknown,
                 "exitCode": report.exit_code,
-                "toolExecutionNotifications": [
-                    {"level": "error", "message": {"text": why}} for why in report.unknown
-                ],
+                "toolExecutionNotifications": [{"level": "error", "message": {"text": why}} for why in report.unknown],
             }
         ],
         "results": [_sarif_result(report, finding, rules) for finding in (*report.findings, *report.allowed)],
@@ -66,9 +64,7 @@ def to_github(report: Report) -> str:
     """Workflow commands: an error per finding, a notice per allowed one, a warning for what could not be told."""
     lines = []
     for finding in (*report.findings, *report.allowed):
-        place = [f"file={_property(shown(report, finding))}"] + (
-            [f"line={finding.line}"] if finding.line else []
-        )
+        place = [f"file={_property(shown(report, finding))}"] + ([f"line={finding.line}"] if finding.line else [])
         title = f"title={_property(f'specwire {finding.rule}')}"
         level, message = (
             ("notice", f"{finding.message} - allowed: {finding.reason}")
@@ -96,17 +92,11 @@ def to_junit(report: Report) -> str:
         failure = xml.SubElement(
             _case(suite, report, finding), "failure", {"type": finding.rule, "message": _xml(finding.message)}
         )
-        failure.text = _xml(
-            f"{shown(report, finding)}{f':{finding.line}' if finding.line else ''}: {finding.message}"
-        )
+        failure.text = _xml(f"{shown(report, finding)}{f':{finding.line}' if finding.line else ''}: {finding.message}")
     for finding in report.allowed:
-        xml.SubElement(
-            _case(suite, report, finding), "skipped", {"message": _xml(f"allowed: {finding.reason}")}
-        )
+        xml.SubElement(_case(suite, report, finding), "skipped", {"message": _xml(f"allowed: {finding.reason}")})
     for why in report.unknown:
-        case = xml.SubElement(
-            suite, "testcase", {"classname": "specwire.gate", "name": "inconclusive", "time": "0"}
-        )
+        case = xml.SubElement(suite, "testcase", {"classname": "specwire.gate", "name": "inconclusive", "time": "0"})
         xml.SubElement(case, "error", {"type": "inconclusive", "message": _xml(why)})
     if report.clean and not report.allowed:
         xml.SubElement(suite, "testcase", {"classname": "specwire.gate", "name": "clean", "time": "0"})
@@ -154,17 +144,14 @@ def _case(suite, report: Report, finding: Finding):
     from xml.etree import ElementTree as xml
 
     name = f"{finding.rule} at line {finding.line}" if finding.line else finding.rule
-    return xml.SubElement(
-        suite, "testcase", {"classname": _xml(shown(report, finding)), "name": name, "time": "0"}
-    )
+    return xml.SubElement(suite, "testcase", {"classname": _xml(shown(report, finding)), "name": name, "time": "0"})
 
 
 def _xml(text: str) -> str:
     """XML 1.0 has no way to write most control characters, nor half a surrogate pair."""
     return "".join(
         char
-        if char in "\t\n\r"
-        or (char >= " " and not "\ud800" <= char <= "\udfff" and char not in "\ufffe\uffff")
+        if char in "\t\n\r" or (char >= " " and not "\ud800" <= char <= "\udfff" and char not in "\ufffe\uffff")
         else "\ufffd"
         for char in text
     )

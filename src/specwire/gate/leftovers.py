@@ -104,9 +104,7 @@ def _in_file(path: str, file: str, words: Words, unknown: list[str]) -> list[Fin
     with open(path, "rb") as handle:
         data = handle.read()
     if marks.RUNTIME_MARK in data[: data.find(b"\n") + 1]:
-        return [
-            Finding("tap-file", file, 1, "what specwire's taps call: `specwire remove` takes it out", True)
-        ]
+        return [Finding("tap-file", file, 1, "what specwire's taps call: `specwire remove` takes it out", True)]
     found = _taps(data, file)
     if words.suspects(data, (*NEEDLES, *words.literals())):
         found += _by_hand(data, path, file, words, unknown)
@@ -167,9 +165,7 @@ def _by_name(path: str, file: str, folders: set[str]) -> list[Finding]:
         return []
     if os.path.dirname(path) in folders or name.rpartition(".")[0].endswith(".py") or name.endswith(".py~"):
         what = (
-            "hunks that a patch could not place"
-            if name.endswith(".rej")
-            else "a copy that a patch or an editor left"
+            "hunks that a patch could not place" if name.endswith(".rej") else "a copy that a patch or an editor left"
         )
         return [Finding("patch-remains", file, None, f"{what}: look at it, then delete it")]
     return []
@@ -209,20 +205,14 @@ def _suppressed(found: list[Finding], data: bytes, file: str) -> list[Finding]:
         reason = (note[2] or b"").decode("utf-8", "replace").strip()
         if not reason:
             extra.append(
-                Finding(
-                    "suppression", file, number, "gives no reason: write `# specwire-allow: RULE -- reason`"
-                )
+                Finding("suppression", file, number, "gives no reason: write `# specwire-allow: RULE -- reason`")
             )
         alone = line.lstrip().startswith(b"#")
         for rule in note[1].decode().replace(" ", "").split(","):
             if rule not in RULES:
-                extra.append(
-                    Finding("suppression", file, number, f"names no rule: {rule}. Rules: {', '.join(RULES)}")
-                )
+                extra.append(Finding("suppression", file, number, f"names no rule: {rule}. Rules: {', '.join(RULES)}"))
             given[number + 1 if alone else number, rule] = reason
-    return [
-        finding._replace(reason=given.get((finding.line or 0, finding.rule), "")) for finding in found
-    ] + extra
+    return [finding._replace(reason=given.get((finding.line or 0, finding.rule), "")) for finding in found] + extra
 
 
 def _allow(finding: Finding, allowed: tuple[str, ...]) -> Finding:

@@ -86,17 +86,13 @@ def _expected(tree: Tree, record: str | None) -> tuple[str, dict[str, str]]:
                 f"{record}: not a RECORD file or a wheel ({said(error)}). Name one of the release's."
             ) from error
         parent = Path(os.path.abspath(record)).parent.name
-        named = (
-            parent.removesuffix(".dist-info") if parent.endswith(".dist-info") else os.path.basename(record)
-        )
+        named = parent.removesuffix(".dist-info") if parent.endswith(".dist-info") else os.path.basename(record)
     release = named.removeprefix(PACKAGE + "-")
     if release != named and tree.version and release != tree.version:
         raise SpecwireError(
             f"{tree.package}: says it is {tree.version}, and {record or named} is of {release}. Compare it with its own release."
         )
-    files = {
-        name: wanted for name, wanted in entries if name.startswith(PACKAGE + "/") and not _is_compiled(name)
-    }
+    files = {name: wanted for name, wanted in entries if name.startswith(PACKAGE + "/") and not _is_compiled(name)}
     if not any(files.values()):
         raise (NoRecord if record is None else SpecwireError)(
             f"{record or tree.root}: {named}'s RECORD lists no file of {PACKAGE}/ with a hash, as after an editable install. "

@@ -67,9 +67,7 @@ def build_golden(
     wanted = sorted(set(boundaries) if boundaries is not None else range(layers + 1))
     for k in (*trained, *wanted):
         if not 0 <= k <= layers:
-            raise SpecwireError(
-                f"boundary {k} is not one of {target}: it has {layers} layers, so 0..{layers}"
-            )
+            raise SpecwireError(f"boundary {k} is not one of {target}: it has {layers} layers, so 0..{layers}")
     dtype = dtype or config.get("dtype") or config.get("torch_dtype") or "bfloat16"
     if dtype not in WIDER:
         raise SpecwireError(f"dtype {dtype!r} cannot be built: choose one of {', '.join(WIDER)}")
@@ -115,9 +113,7 @@ def _run_if_affordable(
         for entry in open_tensors(shard).tensors.values()
     )
     if need > 0.6 * _available():
-        say(
-            f"computing in {dtype} would take {need / 2**30:.0f} GiB: not done, so no noise floor is recorded"
-        )
+        say(f"computing in {dtype} would take {need / 2**30:.0f} GiB: not done, so no noise floor is recorded")
         return None
     try:
         return _run(target, prompts, dtype, trained, say)
@@ -177,8 +173,7 @@ def _load(target: Path, dtype: str) -> Any:
         raise SpecwireError(f"transformers cannot load the target {target}: {first}") from error
     if missing := sorted(info["missing_keys"]):
         raise SpecwireError(
-            f"{target} lacks {len(missing)} weights that the model needs, first {missing[0]}: they would be "
-            "random"
+            f"{target} lacks {len(missing)} weights that the model needs, first {missing[0]}: they would be random"
         )
     return model.eval()
 
@@ -193,8 +188,7 @@ def _listening(model: Any, trained: Sequence[int]) -> Iterator[dict[str, Any]]:
     norm = _first(base, "norm", "final_layernorm", "ln_f")
     if norm is None:
         raise SpecwireError(
-            f"no final norm found in {type(base).__name__}: this architecture is not supported by golden "
-            "build"
+            f"no final norm found in {type(base).__name__}: this architecture is not supported by golden build"
         )
 
     def on_norm(module: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -207,9 +201,7 @@ def _listening(model: Any, trained: Sequence[int]) -> Iterator[dict[str, Any]]:
         mlp = _first(layer, "post_feedforward_layernorm", "post_mlp_layernorm", "mlp")  # the last to touch the branch
         if inner is not None and mlp is not None:
             hooks.append(
-                inner.register_forward_pre_hook(
-                    lambda _, args, k=k: heard.update({f"residual.{k}": args[0][0]})
-                )
+                inner.register_forward_pre_hook(lambda _, args, k=k: heard.update({f"residual.{k}": args[0][0]}))
             )
             hooks.append(
                 mlp.register_forward_hook(
@@ -230,9 +222,7 @@ def _first(module: Any, *names: str) -> Any:
     return next((getattr(module, name) for name in names if hasattr(module, name)), None)
 
 
-def _states(
-    target: Path, ids: Sequence[int], hidden_states: Sequence[torch.Tensor], heard: dict[str, Any]
-) -> States:
+def _states(target: Path, ids: Sequence[int], hidden_states: Sequence[torch.Tensor], heard: dict[str, Any]) -> States:
     import torch
 
     layers = len(hidden_states) - 1
@@ -241,17 +231,11 @@ def _states(
     residuals = {}
     for k, stream in boundaries.items():
         residual, branch = heard.get(f"residual.{k}"), heard.get(f"branch.{k}")
-        if (
-            residual is not None
-            and branch is not None
-            and torch.equal(residual + branch.view_as(residual), stream)
-        ):
+        if residual is not None and branch is not None and torch.equal(residual + branch.view_as(residual), stream):
             residuals[k] = residual.clone()
     for k, stream in boundaries.items():
         if not torch.isfinite(stream).all():
-            raise SpecwireError(
-                f"boundary {k} of {target} is not finite in {stream.dtype}: no golden can be built so"
-            )
+            raise SpecwireError(f"boundary {k} of {target} is not finite in {stream.dtype}: no golden can be built so")
     return States(ids, boundaries, heard["final_norm"].clone(), residuals)
 
 

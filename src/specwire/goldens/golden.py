@@ -111,7 +111,10 @@ def open_golden(path: Path | str, trained: Sequence[int] | None = None) -> Golde
     layers = _number(file, "num_layers")
     hidden = _number(file, "hidden_size")
     known = tuple(_json(file, "trained_boundaries"))
-    for name, given in (("trained_boundaries", known), ("--trained, instead of those", known if trained is None else trained)):
+    for name, given in (
+        ("trained_boundaries", known),
+        ("--trained, instead of those", known if trained is None else trained),
+    ):
         if not given or not all(type(k) is int and 0 <= k <= layers for k in given):
             raise SpecwireError(
                 f"{name} of {path} must be a list of boundaries between 0 and {layers}, not {list(given)}"
@@ -144,8 +147,7 @@ def check_token_ids(prompts: Sequence[Sequence[int]], vocabulary: int, where: st
         for place, token in enumerate(ids):
             if not 0 <= token < vocabulary:
                 raise SpecwireError(
-                    f"token id {token} at prompt {number}[{place}] of {where} is outside the vocabulary of "
-                    f"{vocabulary}"
+                    f"token id {token} at prompt {number}[{place}] of {where} is outside the vocabulary of {vocabulary}"
                 )
 
 
@@ -159,14 +161,9 @@ def _prompts(file: TensorFile, layers: int, hidden: int) -> tuple[Prompt, ...]:
         known.setdefault(prefix, set())
         if name.endswith("token_ids"):
             continue
-        if (
-            len(entry.shape) != 2
-            or entry.shape[1] != hidden
-            or entry.dtype not in ("F16", "BF16", "F32", "F64")
-        ):
+        if len(entry.shape) != 2 or entry.shape[1] != hidden or entry.dtype not in ("F16", "BF16", "F32", "F64"):
             raise SpecwireError(
-                f"{name} of {file.path} must be floating point [n, {hidden}], not {entry.dtype} "
-                f"{list(entry.shape)}"
+                f"{name} of {file.path} must be floating point [n, {hidden}], not {entry.dtype} {list(entry.shape)}"
             )
         if found[3] and int(found[3]) > layers:
             raise SpecwireError(f"{name} of {file.path} is beyond the target's {layers} layers")
@@ -182,17 +179,14 @@ def _prompt(file: TensorFile, prefix: str, boundaries: set[int]) -> Prompt:
     entry = file.entry(prefix + "token_ids")
     if entry.dtype != "I64" or len(entry.shape) != 1 or entry.shape[0] == 0:
         raise SpecwireError(
-            f"{prefix}token_ids of {file.path} must be int64 [n] with n > 0, not {entry.dtype} "
-            f"{list(entry.shape)}"
+            f"{prefix}token_ids of {file.path} must be int64 [n] with n > 0, not {entry.dtype} {list(entry.shape)}"
         )
     if not boundaries:
         raise SpecwireError(f"{file.path} holds no {prefix}boundary.K: nothing to compare")
     for name in (*(f"{kind}.{k}" for kind in ("boundary", "residual") for k in boundaries), "final_norm"):
         tensor = file.tensors.get(prefix + name)
         if tensor and tensor.shape[0] != entry.shape[0]:
-            raise SpecwireError(
-                f"{prefix}{name} of {file.path} has {tensor.shape[0]} rows, token_ids {entry.shape[0]}"
-            )
+            raise SpecwireError(f"{prefix}{name} of {file.path} has {tensor.shape[0]} rows, token_ids {entry.shape[0]}")
     ids = tuple(int(value) for value in file.values(prefix + "token_ids", 0, entry.shape[0]))
     if min(ids) < 0:
         raise SpecwireError(f"{prefix}token_ids of {file.path} holds the negative id {min(ids)}")
@@ -202,9 +196,7 @@ def _prompt(file: TensorFile, prefix: str, boundaries: set[int]) -> Prompt:
 def _number(file: TensorFile, key: str) -> int:
     text = file.metadata.get(key, "")
     if not text.isascii() or not text.isdigit() or not 0 < int(text[:12]) < 10**9:
-        raise SpecwireError(
-            f"{key} in the metadata of {file.path} must be a positive number, not {text[:40]!r}"
-        )
+        raise SpecwireError(f"{key} in the metadata of {file.path} must be a positive number, not {text[:40]!r}")
     return int(text)
 
 
@@ -232,12 +224,7 @@ def _noise(file: TensorFile) -> dict[str, dict[int, Noise]]:
         raise SpecwireError(
             f"noise in the metadata of {file.path} must be {{dtype: {{boundary: [median, worst, stray]}}}}"
         ) from error
-    flat = [
-        value
-        for table in noise.values()
-        for one in table.values()
-        for value in (one.median, one.worst, one.stray)
-    ]
+    flat = [value for table in noise.values() for one in table.values() for value in (one.median, one.worst, one.stray)]
     if not all(math.isfinite(value) and 0 <= value < 2 for value in flat):
         raise SpecwireError(f"noise in the metadata of {file.path} must lie between 0 and 2")
     return noise

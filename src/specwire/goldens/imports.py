@@ -33,9 +33,7 @@ def import_golden(
     written, when they are needed and missing, and when more than one convention fits.
     """
     config = text_config(read_config(target))
-    layers, hidden, vocabulary = (
-        int(config[key]) for key in ("num_hidden_layers", "hidden_size", "vocab_size")
-    )
+    layers, hidden, vocabulary = (int(config[key]) for key in ("num_hidden_layers", "hidden_size", "vocab_size"))
     records = list(itertools.islice(read_records(path, hidden), limit))
     check_token_ids([record.token_ids for record in records], vocabulary, str(path))
     counts = {len(record.states) for record in records}
@@ -48,8 +46,7 @@ def import_golden(
         trained = boundaries[:-1] if records[0].last_is_end and len(boundaries) > 1 else boundaries
         if records[0].boundaries is not None:
             raise SpecwireError(
-                "the capture holds boundaries, not which of them the draft was trained on: say so with "
-                "--trained"
+                "the capture holds boundaries, not which of them the draft was trained on: say so with --trained"
             )
     if not all(0 <= k <= layers for k in trained):
         raise SpecwireError(f"--trained {list(trained)}: the target has boundaries 0 to {layers}")
@@ -137,7 +134,5 @@ def _states(record: Record, boundaries: Sequence[int]) -> States:
         if not torch.isfinite(states).all():
             raise SpecwireError(f"boundary {k} of {record.origin} holds NaN or infinity")
         if states.shape[0] != len(record.token_ids):
-            raise SpecwireError(
-                f"{record.origin}: {states.shape[0]} rows for {len(record.token_ids)} token ids"
-            )
+            raise SpecwireError(f"{record.origin}: {states.shape[0]} rows for {len(record.token_ids)} token ids")
     return States(record.token_ids, dict(zip(boundaries, record.states, strict=True)), record.final_norm)

@@ -23,10 +23,14 @@ def not_known(captured: Sequence[int], assumed: Sequence[int]) -> str:
 
 
 def same_as_assumed(assumed: Sequence[int]) -> str:
-    return f"the golden's list {list(assumed)} was assumed when it was built, and is what the engine captures: {TRUE_LIST}"
+    return (
+        f"the golden's list {list(assumed)} was assumed when it was built, and is what the engine captures: {TRUE_LIST}"
+    )
 
 
-def other_reading(metadata: Mapping[str, str], trained: Sequence[int], layers: int) -> tuple[str, tuple[int, ...]] | None:
+def other_reading(
+    metadata: Mapping[str, str], trained: Sequence[int], layers: int
+) -> tuple[str, tuple[int, ...]] | None:
     """The convention that an imported golden's ids were not read by, and the trained boundaries by that one; None where
     nobody had to choose."""
     chosen = metadata.get("id_convention")

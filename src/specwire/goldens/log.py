@@ -55,8 +55,7 @@ def open_log_golden(path: Path | str) -> LogGolden:
                 f"{path} is no log golden: schema {document.get('schema')!r}, kind {document.get('kind')!r}"
             )
         slots = tuple(
-            None if values is None else tuple(float(value) for value in values)
-            for values in document["slots"]
+            None if values is None else tuple(float(value) for value in values) for values in document["slots"]
         )
         trained = tuple(document.get("trained_boundaries") or [None] * len(slots))
         shape = document.get("concat_shape")
@@ -74,11 +73,7 @@ def open_log_golden(path: Path | str) -> LogGolden:
     except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
         raise SpecwireError(f"{path} is no log golden: {type(error).__name__}: {error}") from error
     known = [values for values in slots if values is not None]
-    if (
-        not known
-        or len(trained) != len(slots)
-        or not all(len(v) == 5 and all(map(math.isfinite, v)) for v in known)
-    ):
+    if not known or len(trained) != len(slots) or not all(len(v) == 5 and all(map(math.isfinite, v)) for v in known):
         raise SpecwireError(
             f"{path} must give five finite values for at least one slot, and one trained boundary per slot"
         )

@@ -52,8 +52,10 @@ def read_records(path: Path, hidden: int) -> Iterator[Record]:
         if any(folder.glob("rank*/*.safetensors")):
             yield from _captured(folder)
             return
-    files = [path] if path.is_file() else sorted(
-        file for file in path.rglob("*") if file.name.endswith(ENDINGS) and file.name not in BESIDE
+    files = (
+        [path]
+        if path.is_file()
+        else sorted(file for file in path.rglob("*") if file.name.endswith(ENDINGS) and file.name not in BESIDE)
     )
     if not files:
         raise SpecwireError(
@@ -71,10 +73,13 @@ def _held(file: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
     if file.name.endswith(".safetensors"):
         stored = open_tensors(file)
         _bounded(file, sum(entry.stop - entry.start for name, entry in stored.tensors.items() if name in KNOWN))
-        yield str(file), {
-            name: stored.rows(name) if name in KNOWN and entry.shape else _Unread(entry.torch_name, entry.shape)
-            for name, entry in stored.tensors.items()
-        }
+        yield (
+            str(file),
+            {
+                name: stored.rows(name) if name in KNOWN and entry.shape else _Unread(entry.torch_name, entry.shape)
+                for name, entry in stored.tensors.items()
+            },
+        )
         return
     loaded = _loaded(file)
     if isinstance(loaded, (list, tuple)) and loaded and all(isinstance(one, dict) for one in loaded):
@@ -118,9 +123,7 @@ def _loaded(file: Path) -> Any:
             return torch.load(whole, map_location="cpu", weights_only=True)
     except SpecwireError:
         raise
-    except (
-        Exception
-    ) as error:  # torch reports a refused pickle, a cut file and a foreign one by several types
+    except Exception as error:  # torch reports a refused pickle, a cut file and a foreign one by several types
         raise SpecwireError(
             f"{file} was not loaded: it is damaged, or holds Python objects beside tensors, which are never "
             "unpickled here "
@@ -174,7 +177,9 @@ def _record(file: Path, origin: str, held: Mapping[str, Any], hidden: int) -> Re
     last_is_end = states_name == "hidden_states" and (
         bool(listed) or (file.name.startswith("hs_") and tensors[states_name].dim() == 3)
     )
-    return Record(origin, tuple(ids.tolist()), states, final_norm=_plain(final, len(ids), hidden), last_is_end=last_is_end)
+    return Record(
+        origin, tuple(ids.tolist()), states, final_norm=_plain(final, len(ids), hidden), last_is_end=last_is_end
+    )
 
 
 def _is_tensors(value: Any) -> bool:
@@ -201,9 +206,7 @@ def _plain(tensor: torch.Tensor | None, tokens: int, hidden: int) -> torch.Tenso
     return tensor.reshape(tokens, hidden)
 
 
-def _layers(
-    file: str, name: str, states: torch.Tensor, tokens: int, hidden: int
-) -> tuple[torch.Tensor, ...]:
+def _layers(file: str, name: str, states: torch.Tensor, tokens: int, hidden: int) -> tuple[torch.Tensor, ...]:
     """Cut states into layers of [tokens, hidden]: from [tokens, k * hidden], [tokens, k, hidden] or [k,
     tokens, hidden]."""
     shape = list(states.shape)
@@ -224,9 +227,7 @@ def _layers(
             return tuple(part.contiguous() for part in states.unbind(dim=1))
         if by_layer:
             return tuple(part.contiguous() for part in states.unbind(dim=0))
-    raise SpecwireError(
-        f"{name} of {file} is {shape}: with {tokens} tokens and hidden size {hidden} no layout fits"
-    )
+    raise SpecwireError(f"{name} of {file} is {shape}: with {tokens} tokens and hidden size {hidden} no layout fits")
 
 
 def _captured(path: Path) -> Iterator[Record]:
@@ -243,9 +244,7 @@ def _captured(path: Path) -> Iterator[Record]:
         for first, rows, prefix in event.requests:
             if event.boundary is not None and not prefix and rows and first + rows <= event.rows:
                 ids = tuple(event.token_ids[first : first + rows])
-                prompts.setdefault(ids, {}).setdefault(
-                    event.boundary, event.file.rows("hidden_states", first, rows)
-                )
+                prompts.setdefault(ids, {}).setdefault(event.boundary, event.file.rows("hidden_states", first, rows))
     for ids, states in prompts.items():
         known: Sequence[int] = sorted(states)
         yield Record(str(path), ids, tuple(states[k] for k in known), boundaries=tuple(known))

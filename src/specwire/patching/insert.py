@@ -69,9 +69,7 @@ def render(
 
 
 def _other(probe: str, name: str, result: Absent | Unrecognised) -> Site:
-    return Site(
-        probe, name, result.qualname, 0, "absent" if isinstance(result, Absent) else "failed", result.why
-    )
+    return Site(probe, name, result.qualname, 0, "absent" if isinstance(result, Absent) else "failed", result.why)
 
 
 def _check_names(source: Source, probe: str, tap: Tap) -> None:
@@ -165,6 +163,5 @@ def _located(name: str, data: bytes, taps: Sequence[tuple[str, Tap]]) -> list[Si
         call = mark.code.split("_specwire.", 2)[-1]
         lines.setdefault((mark.probe, call), []).append(mark.line)
     return [
-        Site(probe, name, tap.place.function.qualname, lines[probe, tap.code].pop(0), "applied")
-        for probe, tap in taps
+        Site(probe, name, tap.place.function.qualname, lines[probe, tap.code].pop(0), "applied") for probe, tap in taps
     ]

@@ -64,9 +64,7 @@ def marks(data: bytes) -> list[Mark]:
 
 def without(data: bytes, lines: set[int]) -> bytes:
     """The file without these lines (counted from 1); every other byte as it was."""
-    return b"".join(
-        line for number, line in enumerate(data.splitlines(keepends=True), 1) if number not in lines
-    )
+    return b"".join(line for number, line in enumerate(data.splitlines(keepends=True), 1) if number not in lines)
 
 
 def stripped(data: bytes) -> bytes:

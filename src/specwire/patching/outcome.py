@@ -44,8 +44,7 @@ class Outcome:
             "why": self.why,
             "sites": [vars(site) for site in self.sites],
             "files": {
-                name: {"before": digest(change.before), "after": digest(change.after)}
-                for name, change in named.items()
+                name: {"before": digest(change.before), "after": digest(change.after)} for name, change in named.items()
             },
             "created": [name for name, change in named.items() if change.before is None],
             "deleted": [name for name, change in named.items() if change.after is None],

@@ -50,9 +50,7 @@ def plan_apply(tree: Tree, names: list[str], progress: Progress = lambda _: None
     files = _concerned(tree, known, names)
     for count, (name, file) in enumerate(files.items(), 1):
         progress(f"reading {count}/{len(files)} {name}")
-        if foreign := [
-            each for each in file.found if not each.intact or each.probe not in (*known, marks.IMPORT)
-        ]:
+        if foreign := [each for each in file.found if not each.intact or each.probe not in (*known, marks.IMPORT)]:
             _add_edited(outcome, [_edited(name, each) for each in foreign], name, _edit_diff(name, file))
             continue
         had = {each.probe for each in file.found}
@@ -151,9 +149,7 @@ def _tapped(tree: Tree) -> Iterable[tuple[str, TappedFile]]:
             yield name, file
 
 
-def _add_rendered(
-    outcome: Outcome, name: str, file: TappedFile, wanted: dict[str, Probe], names: list[str]
-) -> None:
+def _add_rendered(outcome: Outcome, name: str, file: TappedFile, wanted: dict[str, Probe], names: list[str]) -> None:
     after, rendered = _rendered(name, file.without(file.found), wanted, outcome.tree.read)
     if marks.same_but_hash(after, file.data):
         after = file.data  # edited since elsewhere: its import line keeps the hash that it was given
@@ -190,8 +186,7 @@ def _rendered(
     if marks.LITERAL in original:
         line = original[: original.index(marks.LITERAL)].count(b"\n") + 1
         raise SpecwireError(
-            f"{name}:{line}: holds the taps' own mark as text, so taps could not be told from it. "
-            "Nothing was written."
+            f"{name}:{line}: holds the taps' own mark as text, so taps could not be told from it. Nothing was written."
         )
     done = render(name, original, wanted, *read)
     return done.data, done.sites
@@ -222,9 +217,7 @@ def _applied(outcome: Outcome) -> Outcome:
     states = {site.state for site in outcome.sites}
     if "failed" in states or "edited" in states:
         outcome.result = "failed" if "failed" in states else "refused"
-        outcome.why = (
-            "" if "failed" in states else "edited taps are in; `specwire remove --force` takes them out"
-        )
+        outcome.why = "" if "failed" in states else "edited taps are in; `specwire remove --force` takes them out"
         outcome.changes = []
     elif not outcome.changes:
         outcome.result = "already" if "already" in states else "nothing"
@@ -244,9 +237,7 @@ def _parted(file: TappedFile, names: list[str] | None) -> tuple[list[Found], lis
     return (list(file.found), []) if names is None or taps else ([], list(file.found))
 
 
-def _add_removed(
-    outcome: Outcome, name: str, file: TappedFile, going: list[Found], staying: list[Found]
-) -> None:
+def _add_removed(outcome: Outcome, name: str, file: TappedFile, going: list[Found], staying: list[Found]) -> None:
     after = file.without(going)
     proof, problem = unchanged(file, going, after, staying)
     shown = [each for each in going if each.probe != marks.IMPORT] or going
@@ -283,14 +274,11 @@ def _removed(outcome: Outcome) -> Outcome:
     states = {site.state for site in outcome.sites}
     if "failed" in states or "edited" in states:
         outcome.result = "failed" if "failed" in states else "refused"
-        outcome.why = (
-            "" if "failed" in states else "taps have been edited; --force takes them out as they are"
-        )
+        outcome.why = "" if "failed" in states else "taps have been edited; --force takes them out as they are"
         outcome.changes, outcome.proofs, outcome.clean = [], {}, False
         # What was proven to be removable was not removed.
         outcome.sites = [
-            replace(site, state="applied", why="") if site.state == "removed" else site
-            for site in outcome.sites
+            replace(site, state="applied", why="") if site.state == "removed" else site for site in outcome.sites
         ]
     elif not outcome.changes:
         outcome.result = "nothing"
@@ -308,9 +296,7 @@ def _add_edited(outcome: Outcome, sites: list[Site], name: str, diff: bytes) -> 
 
 def _edited(name: str, each: Found) -> Site:
     why = each.why or "a tap of a probe that this specwire does not know; remove it first"
-    return Site(
-        each.probe, name, each.qualname, each.first, "edited", why + (f"; {each.stuck}" if each.stuck else "")
-    )
+    return Site(each.probe, name, each.qualname, each.first, "edited", why + (f"; {each.stuck}" if each.stuck else ""))
 
 
 def _failed(name: str, each: Found, why: str) -> Site:
@@ -333,6 +319,4 @@ def _edit_diff(name: str, file: TappedFile) -> bytes:
 
 
 def _tap_file_diff(now: bytes) -> bytes:
-    return unified(
-        tapfile.source(), now, f"as inserted/{marks.RUNTIME}", f"as it is/{marks.RUNTIME}", context=1
-    )
+    return unified(tapfile.source(), now, f"as inserted/{marks.RUNTIME}", f"as it is/{marks.RUNTIME}", context=1)

@@ -122,9 +122,7 @@ class TappedFile:
             yield self._use(use, own, qualname(use.lineno))
         rest = [mark for line, mark in marked.items() if line not in seen]
         whole = {node.lineno: node for node in _statements(self.module)} if rest else {}
-        comments = (
-            self._comments() if any(not mark.intact or mark.line not in whole for mark in rest) else set()
-        )
+        comments = self._comments() if any(not mark.intact or mark.line not in whole for mark in rest) else set()
         for mark in rest:
             node = whole.get(mark.line)
             if mark.intact and node is not None and node.end_lineno == mark.line:
@@ -147,9 +145,7 @@ class TappedFile:
 
     def _tap(self, mark: marks.Mark, node: ast.AST, where: str) -> Found:
         cuts = ((self._starts[mark.line - 1], self._starts[mark.line]),)
-        return Found(
-            mark.probe, mark.line, mark.line, where, True, cuts=cuts, node=node, original=mark.original
-        )
+        return Found(mark.probe, mark.line, mark.line, where, True, cuts=cuts, node=node, original=mark.original)
 
     def _comment(self, mark: marks.Mark, where: str) -> Found:
         """A mark that lost its tap: the comment goes, and the line with it when nothing else is on it."""
@@ -160,9 +156,7 @@ class TappedFile:
         if code.strip(b" \t\x0c") and not commented_out:
             start, end = start + len(code), end - len(line[len(line.rstrip(b"\r\n")) :])
         why = "a mark without its tap"
-        return Found(
-            mark.probe, mark.line, mark.line, where, False, why, "", ((start, end),), None, mark.original
-        )
+        return Found(mark.probe, mark.line, mark.line, where, False, why, "", ((start, end),), None, mark.original)
 
     def _by_lines(self) -> Iterator[Found]:
         """Of a file that does not parse: its marked lines, to be proven by hash or not at all."""
@@ -178,9 +172,7 @@ class TappedFile:
         except (tokenize.TokenError, SyntaxError):
             return set()
         literal = marks.LITERAL.decode()
-        return {
-            token.start[0] for token in tokens if token.type == tokenize.COMMENT and literal in token.string
-        }
+        return {token.start[0] for token in tokens if token.type == tokenize.COMMENT and literal in token.string}
 
     # --- taking out ----------------------------------------------------------------------------------
 

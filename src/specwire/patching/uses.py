@@ -47,12 +47,7 @@ def _names_us(node: ast.AST) -> bool:
     for part in ast.walk(node):
         if isinstance(part, ast.Name) and part.id == NAME:
             return True
-        if (
-            isinstance(part, ast.Attribute)
-            and part.attr == NAME
-            or isinstance(part, ast.arg)
-            and part.arg == NAME
-        ):
+        if isinstance(part, ast.Attribute) and part.attr == NAME or isinstance(part, ast.arg) and part.arg == NAME:
             return True
         if isinstance(part, (ast.Global, ast.Nonlocal)) and NAME in part.names:
             return True
@@ -83,11 +78,7 @@ def stuck(use: ast.AST) -> str:
             return "its test asks for more than `_specwire.on`"
         other = next((each for each in use.body if not _reports(each)), None)
         return f"line {other.lineno} below it does more than report" if other is not None else ""
-    return (
-        ""
-        if _sets(use) or (_reports(use) and _calls_us(use))
-        else "the statement does more than call the tap file"
-    )
+    return "" if _sets(use) or (_reports(use) and _calls_us(use)) else "the statement does more than call the tap file"
 
 
 def _rooted(node: ast.AST) -> bool:
@@ -128,6 +119,4 @@ def _sets(statement: ast.stmt) -> bool:
 
 
 def _binds(node: ast.AST) -> bool:
-    return any(
-        isinstance(part, (ast.NamedExpr, ast.Await, ast.Yield, ast.YieldFrom)) for part in ast.walk(node)
-    )
+    return any(isinstance(part, (ast.NamedExpr, ast.Await, ast.Yield, ast.YieldFrom)) for part in ast.walk(node))

@@ -13,8 +13,11 @@ def check(facts: Facts) -> list[Check]:
     kind, why = facts.kind, _said(facts)
     if not facts.algorithm:
         return [
-            fault("algo-flag", f"{facts.launch.source} has no --speculative-algorithm: the draft is not used at all",
-                  f"add --speculative-algorithm {kind or EAGLE3}"),
+            fault(
+                "algo-flag",
+                f"{facts.launch.source} has no --speculative-algorithm: the draft is not used at all",
+                f"add --speculative-algorithm {kind or EAGLE3}",
+            ),
         ]
     if kind is None:
         return [skipped("algo-flag", f"{why}: neither an EAGLE-3 draft nor an EAGLE head", needed=True)]
@@ -22,8 +25,12 @@ def check(facts: Facts) -> list[Check]:
         return [_wrong(facts, kind, why)]
     if not facts.launch.get("speculative-draft-model-path"):
         return [
-            fault("algo-flag", f"{facts.launch.source} has no --speculative-draft-model-path: the engine would load "
-                  "the target as its own draft", f"add --speculative-draft-model-path {facts.draft_dir}"),
+            fault(
+                "algo-flag",
+                f"{facts.launch.source} has no --speculative-draft-model-path: the engine would load "
+                "the target as its own draft",
+                f"add --speculative-draft-model-path {facts.draft_dir}",
+            ),
         ]
     return [ok("algo-flag", f"--speculative-algorithm {facts.algorithm} fits: {why}")]
 

@@ -11,7 +11,12 @@ from specwire.preflight.plumbing import KEY
 from specwire.preflight.rule import EAGLE3, advice, graph_order
 
 IDS = (
-    "slot-count", "final-boundary", "slot-order", "default-boundaries", "boundary-offset", "embedding-slot",
+    "slot-count",
+    "final-boundary",
+    "slot-order",
+    "default-boundaries",
+    "boundary-offset",
+    "embedding-slot",
     "wrong-boundary",
 )
 
@@ -48,9 +53,7 @@ def _residual(facts: Facts) -> list[Check]:
         return []
     if facts.rule.bare:
         said = f"{facts.rule.bare} captures the branch alone, though the layers hand on a residual beside it"
-        return [
-            fault("missing-residual", said, "capture the sum of both there, or use a release that does", "likely")
-        ]
+        return [fault("missing-residual", said, "capture the sum of both there, or use a release that does", "likely")]
     return [ok("missing-residual", "the capture takes in the residual, as far as the loop shows")]
 
 

@@ -29,12 +29,18 @@ def _options(facts: Facts) -> Check:
         return skipped("launch", "no launch was given")
     if launch.unknown:
         near = [close for name in launch.unknown for close in get_close_matches(name, launch.options.by_name, 1)]
-        return fault("launch", f"{facts.release} has no option {', '.join(launch.unknown)}: it would not start",
-                     f"write {', '.join(near)}" if near else "take it out, or use a release that has it")
+        return fault(
+            "launch",
+            f"{facts.release} has no option {', '.join(launch.unknown)}: it would not start",
+            f"write {', '.join(near)}" if near else "take it out, or use a release that has it",
+        )
     if absent := launch.absent():
         said = ", ".join(f"--{name.replace('_', '-')} {value}" for name, value in absent.items())
-        return skipped("launch", f"{said}: no such file here, without which the engine does not start",
-                       needed=any("speculative" in name for name in absent))
+        return skipped(
+            "launch",
+            f"{said}: no such file here, without which the engine does not start",
+            needed=any("speculative" in name for name in absent),
+        )
     return ok("launch", f"{facts.release} has every option of it")
 
 
@@ -67,8 +73,14 @@ def _steps(facts: Facts) -> Check:
 def _rope(facts: Facts) -> list[Check]:
     twice = _two_thetas(facts.draft)
     if twice:
-        return [fault("rope", f"the draft's config has rope_theta {twice[0]} and, nested, {twice[1]}",
-                      "leave the one that the draft was trained with", "likely")]
+        return [
+            fault(
+                "rope",
+                f"the draft's config has rope_theta {twice[0]} and, nested, {twice[1]}",
+                "leave the one that the draft was trained with",
+                "likely",
+            )
+        ]
     limit, target = _context(facts.draft), _context(facts.target)
     served = (facts.launch.number("context-length") if facts.launch else None) or target
     if limit is None or served is None:
@@ -99,8 +111,12 @@ def _window(facts: Facts) -> Check:
     if facts.launch.number(option) in (window - 1, window):
         return ok("kv-attn", f"{said}, and the launch gives it")
     fix = f"--{option} {window - 1}" if f"--{option}" in facts.launch.options.by_name else "use a release that reads it"
-    return fault("kv-attn", f"{said}, which {facts.release} never reads ({facts.model.where}): the draft would "
-                 "see all tokens before", fix, "likely")
+    return fault(
+        "kv-attn",
+        f"{said}, which {facts.release} never reads ({facts.model.where}): the draft would see all tokens before",
+        fix,
+        "likely",
+    )
 
 
 def _context(config: Mapping[str, Any]) -> int | None:
@@ -141,12 +157,20 @@ def _dtype(facts: Facts) -> Check:
     target, draft = served_dtype(facts.target, flag), served_dtype(facts.draft, flag)
     stored = facts.weights.dtypes()
     if target != draft:
-        return fault("dtype", f"the target would be served in {target}, the draft in {draft} "
-                     f"(its config says {facts.draft.get('dtype') or facts.draft.get('torch_dtype')})",
-                     f"--dtype {target}, or \"torch_dtype\": \"{target}\" in the draft's config.json", "likely")
+        return fault(
+            "dtype",
+            f"the target would be served in {target}, the draft in {draft} "
+            f"(its config says {facts.draft.get('dtype') or facts.draft.get('torch_dtype')})",
+            f'--dtype {target}, or "torch_dtype": "{target}" in the draft\'s config.json',
+            "likely",
+        )
     if draft == "float16" and "bfloat16" in stored:
-        return fault("dtype", "the draft is stored in bfloat16 and would be served in float16, which overflows where "
-                     "bfloat16 does not", "--dtype bfloat16", "likely")
+        return fault(
+            "dtype",
+            "the draft is stored in bfloat16 and would be served in float16, which overflows where bfloat16 does not",
+            "--dtype bfloat16",
+            "likely",
+        )
     return ok("dtype", f"target and draft are served in {draft}, the draft is stored in {', '.join(sorted(stored))}")
 
 
@@ -172,8 +196,13 @@ def notes(facts: Facts) -> list[Note]:
     if theirs is not None and theirs != mine:
         found.append(Note("rope", f"rope_theta is {theirs:g} for the target and {mine or 10000:g} for the draft"))
     if facts.draft.get("vocab_size") != facts.target["vocab_size"]:
-        found.append(Note("wrong-target", f"the draft's vocabulary is {facts.draft.get('vocab_size')}, the target's "
-                          f"{facts.target['vocab_size']}: padding, if both have the same tokenizer"))
+        found.append(
+            Note(
+                "wrong-target",
+                f"the draft's vocabulary is {facts.draft.get('vocab_size')}, the target's "
+                f"{facts.target['vocab_size']}: padding, if both have the same tokenizer",
+            )
+        )
     if facts.launch is not None:
         found += _risky_flags(facts)
     found += [Note("assumed", f"the rule was read assuming {text}") for text in facts.rule.assumptions]
@@ -184,16 +213,30 @@ def _risky_flags(facts: Facts) -> list[Note]:
     launch = facts.launch
     found = []
     if launch.get("disaggregation-mode") not in (None, "null"):
-        found.append(Note("pd-buffer", "prefill and decode run apart: the transferred states must be as wide as the "
-                          "concatenation, and be the draft's, not the target's"))
+        found.append(
+            Note(
+                "pd-buffer",
+                "prefill and decode run apart: the transferred states must be as wide as the "
+                "concatenation, and be the draft's, not the target's",
+            )
+        )
     if (launch.number("pp-size") or 1) > 1:
-        found.append(Note("pp-drop", "with several pipeline stages a setter that only acts on the last one captures "
-                          "nothing of the stages before"))
+        found.append(
+            Note(
+                "pp-drop",
+                "with several pipeline stages a setter that only acts on the last one captures "
+                "nothing of the stages before",
+            )
+        )
     if str(launch.get("kv-cache-dtype") or "auto").startswith("fp8"):
         found.append(Note("kv-attn", "the draft's KV cache may take over the fp8 that --kv-cache-dtype asks for"))
     if launch.get("quantization") and not launch.get("speculative-draft-model-quantization"):
-        found.append(Note("quant-basis", "the draft takes over --quantization unless "
-                          "--speculative-draft-model-quantization says otherwise"))
+        found.append(
+            Note(
+                "quant-basis",
+                "the draft takes over --quantization unless --speculative-draft-model-quantization says otherwise",
+            )
+        )
     unresolved = [word for word in launch.words if "$" in word]
     if unresolved:
         found.append(Note("launch", f"left as written, only a running shell knows it: {', '.join(unresolved[:3])}"))

@@ -31,8 +31,13 @@ def _golden(facts: Facts) -> Check | None:
         if want is not None and have != want:
             return fault("wrong-target", f"the target has {name} {have}, {said.where} was made with {want}", _SERVE)
     if "sha256:" in said.target and said.target.rpartition("sha256:")[2] != config_hash(facts.target_dir):
-        return fault("wrong-target", f"{said.where} was made from {said.target}, the target here is "
-                     f"{target_name(facts.target_dir)}: their config.json differ", _SERVE, "likely")
+        return fault(
+            "wrong-target",
+            f"{said.where} was made from {said.target}, the target here is "
+            f"{target_name(facts.target_dir)}: their config.json differ",
+            _SERVE,
+            "likely",
+        )
     return None
 
 
@@ -43,8 +48,12 @@ def _draft(facts: Facts) -> Check | None:
         return fault("wrong-target", facts.other_size, _SERVE)
     vocabulary = facts.draft.get("vocab_size")
     if type(vocabulary) is int and not fits(vocabulary, facts.target["vocab_size"]):
-        return fault("wrong-target", f"the draft is for a vocabulary of {vocabulary}, the target has "
-                     f"{facts.target['vocab_size']}", _SERVE, "likely")
+        return fault(
+            "wrong-target",
+            f"the draft is for a vocabulary of {vocabulary}, the target has {facts.target['vocab_size']}",
+            _SERVE,
+            "likely",
+        )
     speculators = facts.draft.get("speculators_config")
     verifier = speculators.get("verifier") if isinstance(speculators, dict) else None
     named = verifier.get("architectures") if isinstance(verifier, dict) else None
@@ -69,12 +78,18 @@ def _served(facts: Facts) -> Check | None:
     name = facts.launch.get("model-path") if facts.launch else None
     place = facts.launch.path("model-path") if name else None
     if name and place is None and not _named(name, facts.target_dir, facts.recorded):
-        return skipped("wrong-target", f"the launch serves {name}, no directory here to compare, and nothing says that "
-                       f"{facts.target_dir} is it", needed=True)
+        return skipped(
+            "wrong-target",
+            f"the launch serves {name}, no directory here to compare, and nothing says that {facts.target_dir} is it",
+            needed=True,
+        )
     if place is None or _same(place, facts.target_dir) or config_hash(place) == config_hash(facts.target_dir):
         return None
-    return fault("wrong-target", f"the launch serves {place}, whose config.json is not that of {facts.target_dir}",
-                 f"--model-path {facts.target_dir}, or give the served one as --target")
+    return fault(
+        "wrong-target",
+        f"the launch serves {place}, whose config.json is not that of {facts.target_dir}",
+        f"--model-path {facts.target_dir}, or give the served one as --target",
+    )
 
 
 def _other_draft(facts: Facts) -> Check:
@@ -85,14 +100,20 @@ def _other_draft(facts: Facts) -> Check:
     if place is None and _named(name, facts.draft_dir):
         return ok("wrong-draft", f"the launch loads {name}, and {facts.draft_dir} is named so")
     if place is None:
-        return skipped("wrong-draft", f"the launch loads {name}, no directory here to compare, and nothing says that "
-                       f"{facts.draft_dir} is it", needed=True)
+        return skipped(
+            "wrong-draft",
+            f"the launch loads {name}, no directory here to compare, and nothing says that {facts.draft_dir} is it",
+            needed=True,
+        )
     if _same(place, facts.draft_dir):
         return ok("wrong-draft", f"the launch loads {place}")
     if config_hash(place) == config_hash(facts.draft_dir):
         return ok("wrong-draft", f"the launch loads {place}, whose config.json is the same")
-    return fault("wrong-draft", f"the launch loads {place}, not {facts.draft_dir}: their config.json differ",
-                 f"--speculative-draft-model-path {facts.draft_dir}, or give the loaded one as --draft")
+    return fault(
+        "wrong-draft",
+        f"the launch loads {place}, not {facts.draft_dir}: their config.json differ",
+        f"--speculative-draft-model-path {facts.draft_dir}, or give the loaded one as --draft",
+    )
 
 
 def _named(name: str, directory: Path, recorded: Recorded | None = None) -> bool:

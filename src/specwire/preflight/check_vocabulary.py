@@ -24,10 +24,7 @@ def check(facts: Facts) -> list[Check]:
     found = _sizes(facts, d2t, t2d, size, vocabulary)
     if found is None:
         found = _values(facts.weights.integers(d2t), facts.weights.integers(t2d) if t2d else None, vocabulary)
-    return [
-        found
-        or ok("vocab-map", f"d2t maps {size} draft ids into {vocabulary}" + (", t2d agrees" if t2d else ""))
-    ]
+    return [found or ok("vocab-map", f"d2t maps {size} draft ids into {vocabulary}" + (", t2d agrees" if t2d else ""))]
 
 
 def _sizes(facts: Facts, d2t: str, t2d: str | None, size: int, vocabulary: int) -> Check | None:
@@ -60,6 +57,9 @@ def _values(offsets: array, marks: array | None, vocabulary: int) -> Check | Non
         wrong = [token for token in ids if not marks[token]]
         marked = sum(1 for mark in marks if mark)
         if wrong or marked != len(ids):
-            return fault("vocab-map", f"d2t and t2d disagree: {len(wrong)} of {len(ids)} mapped ids are not marked, "
-                         f"{marked} are marked", _AGAIN)
+            return fault(
+                "vocab-map",
+                f"d2t and t2d disagree: {len(wrong)} of {len(ids)} mapped ids are not marked, {marked} are marked",
+                _AGAIN,
+            )
     return None

@@ -110,17 +110,23 @@ def _shared(facts: Facts) -> tuple[str, str] | None:
     """The target's embedding, which the engine gives to the draft: is it there, and of the right width?"""
     own = facts.weights.find("embed_tokens.weight")
     if own is None and facts.draft_hidden_in != facts.draft.get("hidden_size"):
-        return (f"no embed_tokens.weight in {facts.draft_dir}; the target's, {facts.hidden} wide, cannot be shared",
-                "export the draft with its embed_tokens")
+        return (
+            f"no embed_tokens.weight in {facts.draft_dir}; the target's, {facts.hidden} wide, cannot be shared",
+            "export the draft with its embed_tokens",
+        )
     theirs = facts.target_weights
     table = theirs.shape(theirs.find("embed_tokens.weight")) if theirs else None
     if table and table[-1] != facts.hidden:
-        return (f"the target's embed_tokens is {list(table)}, its config has hidden_size {facts.hidden}",
-                "copy the target's config.json and weights from one place")
+        return (
+            f"the target's embed_tokens is {list(table)}, its config has hidden_size {facts.hidden}",
+            "copy the target's config.json and weights from one place",
+        )
     tied = facts.target.get("tie_word_embeddings") or facts.target_config.get("tie_word_embeddings")
     if table and facts.model.head_from_target and not theirs.find("lm_head.weight") and not tied:
-        return (f"the draft takes the target's lm_head, and {facts.target_dir} has none",
-                "copy the target again, or export the draft with its own lm_head")
+        return (
+            f"the draft takes the target's lm_head, and {facts.target_dir} has none",
+            "copy the target again, or export the draft with its own lm_head",
+        )
     return None
 
 
@@ -139,13 +145,18 @@ def _random(facts: Facts) -> Check:
     """Every parameter that is built must be filled, from the checkpoint or from the target."""
     model = facts.model
     if facts.weights.missing:
-        return fault("weights-random", f"the index names {_few(facts.weights.missing)}, which no shard holds",
-                     "copy the checkpoint again")
+        return fault(
+            "weights-random",
+            f"the index names {_few(facts.weights.missing)}, which no shard holds",
+            "copy the checkpoint again",
+        )
     given = {"embed_tokens.weight", "lm_head.weight"}
     empty = [
         name
         for name in model.parameters
-        if name not in model.filled and name not in model.optional and not any(name.endswith(end) for end in given)
+        if name not in model.filled
+        and name not in model.optional
+        and not any(name.endswith(end) for end in given)
         and not _is_fc_norm(name)
     ]
     if empty:
@@ -164,8 +175,12 @@ def _random(facts: Facts) -> Check:
         )
     biases = [name for name in model.dropped if name.endswith(".bias") and not name.endswith("fc.bias")]
     if biases:
-        return fault("weights-random", f"the checkpoint has {_few(biases)}, which {facts.release} drops: it builds none "
-                     "for this config", '"attention_bias" or "mlp_bias": true in the draft\'s config.json', "likely")
+        return fault(
+            "weights-random",
+            f"the checkpoint has {_few(biases)}, which {facts.release} drops: it builds none for this config",
+            '"attention_bias" or "mlp_bias": true in the draft\'s config.json',
+            "likely",
+        )
     rest = f"; it takes no {_few(model.dropped)}" if model.dropped else ""
     return ok("weights-random", f"all {len(model.parameters)} parameters are filled{rest}")
 
@@ -187,19 +202,32 @@ def _norms(facts: Facts) -> Check:
     config = {**facts.draft, **(nested if isinstance(nested, dict) else {})}
     for key, module in _NORM_KEYS.items():
         if config.get(key) and not any(f"{module}." in name for name in model.parameters):
-            return fault("norm", f"the draft's config has {key}: true, {facts.release} builds no {module} "
-                         f"({model.where}): it would run without", f"use a release whose draft class reads {key}")
+            return fault(
+                "norm",
+                f"the draft's config has {key}: true, {facts.release} builds no {module} "
+                f"({model.where}): it would run without",
+                f"use a release whose draft class reads {key}",
+            )
     if config.get("norm_output") and not re.search(r"""['"]norm_output['"]|config\.norm_output""", model.text):
-        return fault("norm", f"the draft's config has norm_output: true, which {facts.release} never reads",
-                     "use a release whose draft class reads norm_output")
+        return fault(
+            "norm",
+            f"the draft's config has norm_output: true, which {facts.release} never reads",
+            "use a release whose draft class reads norm_output",
+        )
     unused = [name for name in model.dropped if "norm" in name]
     if unused:
-        return fault("norm", f"the checkpoint has {_few(unused)}, which {facts.release} drops: nothing applies it",
-                     "set the key that turns this norm on (norm_before_fc, fc_norm) in the draft's config.json")
+        return fault(
+            "norm",
+            f"the checkpoint has {_few(unused)}, which {facts.release} drops: nothing applies it",
+            "set the key that turns this norm on (norm_before_fc, fc_norm) in the draft's config.json",
+        )
     empty = [name for name in model.parameters if _is_fc_norm(name) and name not in model.filled]
     if empty:
-        return fault("norm", f"{facts.release} builds {_few(empty)}, and no tensor fills it: it stays at ones",
-                     "export the draft with its norms, or take the key out of its config.json")
+        return fault(
+            "norm",
+            f"{facts.release} builds {_few(empty)}, and no tensor fills it: it stays at ones",
+            "export the draft with its norms, or take the key out of its config.json",
+        )
     return _norm_sizes(facts)
 
 
@@ -208,8 +236,11 @@ def _norm_sizes(facts: Facts) -> Check:
         want = facts.model.parameters[name]
         have = facts.weights.shape(tensors[0]) if len(tensors) == 1 else None
         if "norm" in name and want and have and want != have:
-            return fault("norm", f"{tensors[0]} is {list(have)}, {facts.release} builds {list(want)}",
-                         "serve the draft with the config that it was trained with")
+            return fault(
+                "norm",
+                f"{tensors[0]} is {list(have)}, {facts.release} builds {list(want)}",
+                "serve the draft with the config that it was trained with",
+            )
         if "norm" in name and (wrong := _norm_values(facts, tensors)):
             return wrong
     count = sum("norm" in name for name in facts.model.parameters)
@@ -221,11 +252,17 @@ def _norm_values(facts: Facts, tensors: tuple[str, ...]) -> Check | None:
     said = {name: facts.weights.emptied(name) for name in tensors}
     for name, state in said.items():
         if state == "not finite":
-            return fault("non-finite", f"{name} holds infinities or NaN",
-                         "copy the checkpoint again, or export it from an earlier step")
+            return fault(
+                "non-finite",
+                f"{name} holds infinities or NaN",
+                "copy the checkpoint again, or export it from an earlier step",
+            )
         if state == "zero" and name.endswith(".weight") and "GemmaRMSNorm" not in facts.model.text:
-            return fault("norm", f"{name} is zero throughout: whatever passes through it is lost",
-                         "copy the checkpoint again, or export it from the trained model")
+            return fault(
+                "norm",
+                f"{name} is zero throughout: whatever passes through it is lost",
+                "copy the checkpoint again, or export it from the trained model",
+            )
     return None
 
 

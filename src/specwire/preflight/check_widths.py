@@ -36,8 +36,11 @@ def _config(facts: Facts) -> Check | None:
             "correct hidden_size",
         )
     if rows != hidden:
-        return fault("fc-width", f"fc.weight gives {rows}, config.json has hidden_size {hidden}",
-                     f'"hidden_size": {rows} in the draft\'s config.json, or export the draft again')
+        return fault(
+            "fc-width",
+            f"fc.weight gives {rows}, config.json has hidden_size {hidden}",
+            f'"hidden_size": {rows} in the draft\'s config.json, or export the draft again',
+        )
     if facts.other_size:
         return fault("fc-width", facts.other_size, "use the draft that was trained for this target")
     if width != facts.hidden and columns % facts.hidden:

@@ -23,7 +23,10 @@ VALUE_LIMIT = 16 * 1024 * 1024
 _CODES = {"I64": "q", "I32": "i", "U8": "B", "I8": "b", "BOOL": "B", "I16": "h"}
 # How the bits of floating-point numbers are read as whole ones, and those of the exponent.
 _EXPONENTS = {
-    "BF16": ("H", 0x7F80), "F16": ("H", 0x7C00), "F32": ("I", 0x7F800000), "F64": ("Q", 0x7FF0000000000000),
+    "BF16": ("H", 0x7F80),
+    "F16": ("H", 0x7C00),
+    "F32": ("I", 0x7F800000),
+    "F64": ("Q", 0x7FF0000000000000),
 }
 
 

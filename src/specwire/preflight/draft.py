@@ -30,8 +30,14 @@ from specwire.preflight.interpreter.values import (
 
 # What every config class of transformers sets when the file does not.
 DEFAULTS = {
-    "tie_word_embeddings": False, "rope_scaling": None, "rope_parameters": None, "rope_theta": 10000.0,
-    "hidden_act": "silu", "rms_norm_eps": 1e-6, "model_type": "llama", "max_position_embeddings": 2048,
+    "tie_word_embeddings": False,
+    "rope_scaling": None,
+    "rope_parameters": None,
+    "rope_theta": 10000.0,
+    "hidden_act": "silu",
+    "rms_norm_eps": 1e-6,
+    "model_type": "llama",
+    "max_position_embeddings": 2048,
 }
 # No config class knows it: reading it from a config that lacks it stops the engine.
 NEVER = ("draft_vocab_size",)
@@ -122,7 +128,9 @@ def _leaves(
         return
     execute.build(machine, thing)
     for name, value in list(thing.attrs.items()):
-        items = {f"{name}.{place}": item for place, item in enumerate(value)} if isinstance(value, list) else {name: value}
+        items = (
+            {f"{name}.{place}": item for place, item in enumerate(value)} if isinstance(value, list) else {name: value}
+        )
         for below, item in items.items():
             if isinstance(item, Thing):
                 yield from _leaves(machine, item, f"{prefix}{below}.", maybe, seen)
@@ -195,9 +203,7 @@ def _loaded(
     filled: dict[str, list[str]] = {}
     taken: set[str] = set()
 
-    def watch(
-        _: Machine, call: ast.Call, function: Any, args: list[Any], kwargs: dict[str, Any], frame: Frame
-    ) -> Any:
+    def watch(_: Machine, call: ast.Call, function: Any, args: list[Any], kwargs: dict[str, Any], frame: Frame) -> Any:
         if isinstance(call.func, ast.Attribute) and call.func.attr == "named_parameters":
             return list(slots.items())
         if isinstance(function, Builtin):

@@ -138,8 +138,10 @@ class Facts:
         width, columns = self.draft_hidden_in, self.fc_in
         if not width or width == self.hidden or not columns or columns % width:
             return None
-        return (f"the draft is for a target of hidden size {width} (fc takes {columns} = {columns // width} x {width}), "
-                f"this one has {self.hidden}")
+        return (
+            f"the draft is for a target of hidden size {width} (fc takes {columns} = {columns // width} x {width}), "
+            f"this one has {self.hidden}"
+        )
 
     @property
     def draft_hidden_in(self) -> int | None:
@@ -154,8 +156,19 @@ def gather(source: Source, target: Path, draft: Path, launch: Launch | None, rec
     weights = open_checkpoint(draft, "draft")
     rule, plumbing = draft_rule(source, target_config, draft_config)
     return Facts(
-        source, target, target_config, text_config(target_config), _target_weights(target), draft, draft_config,
-        weights, read_draft(source, draft_config, weights.tensors), rule, plumbing, launch, recorded,
+        source,
+        target,
+        target_config,
+        text_config(target_config),
+        _target_weights(target),
+        draft,
+        draft_config,
+        weights,
+        read_draft(source, draft_config, weights.tensors),
+        rule,
+        plumbing,
+        launch,
+        recorded,
     )
 
 

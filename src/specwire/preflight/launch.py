@@ -55,8 +55,11 @@ class Launch:
         return {
             name: value
             for name, value in self.values.items()
-            if isinstance(value, str) and _FILE.fullmatch(value) and not _WRITTEN.search(name)
-            and (value.count("/") < 2 or value[0] in "./~") and not self._here(value).exists()
+            if isinstance(value, str)
+            and _FILE.fullmatch(value)
+            and not _WRITTEN.search(name)
+            and (value.count("/") < 2 or value[0] in "./~")
+            and not self._here(value).exists()
         }
 
     def _here(self, value: str) -> Path:

@@ -103,9 +103,7 @@ def _takes_nothing(module: Module, action: str) -> bool:
     if init is None:
         return False
     spec = init[1].args
-    defaults = dict(
-        zip([argument.arg for argument in spec.args][len(spec.args) - len(spec.defaults) :], spec.defaults)
-    )
+    defaults = dict(zip([argument.arg for argument in spec.args][len(spec.args) - len(spec.defaults) :], spec.defaults))
     return _constant(defaults.get("nargs")) == 0
 
 

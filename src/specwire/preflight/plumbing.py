@@ -53,9 +53,7 @@ def read_plumbing(source: Source, draft: Mapping[str, Any]) -> Plumbing:
         return Plumbing(None, False, False, None, None, f"no call of {SETTER} in {RUNNER}")
     configured = [(module, node) for module, node in calls if node.args or node.keywords]
     bare = [(module, node) for module, node in calls if not (node.args or node.keywords)]
-    module, node = (
-        configured[0] if configured else next((row for row in bare if "graph" not in row[0].name), bare[0])
-    )
+    module, node = configured[0] if configured else next((row for row in bare if "graph" not in row[0].name), bare[0])
     where = module.where(node)
     early = _before_graphs(module, node, bare) if configured else None
     reader = _reader(modules)
@@ -97,8 +95,10 @@ def _before_graphs(module: Module, configured: ast.Call, bare: list[tuple[Module
         made = [
             node.lineno
             for node in ast.walk(function)
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
-            and node.func.attr.startswith("init_") and node.func.attr.endswith("_graphs")
+            if isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr.startswith("init_")
+            and node.func.attr.endswith("_graphs")
         ]
         if graphs and made and min(made) < configured.lineno:
             return graphs[0][0].where(graphs[0][1])

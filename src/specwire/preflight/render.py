@@ -53,10 +53,16 @@ def _table(rows: list[dict[str, Any]]) -> str:
         word += " in graphs" * (row["matches"] is False and bool(row["graph_order"]))
         word += " without graphs" * (row["matches"] is True and bool(row["graph_order"]))
         captured = _list(row["captured_boundaries"], "-")
-        cells.append((
-            _short(row["tree"]), row["version"] or "-", _list(row["layer_ids"], "default"), captured, word,
-            "as they are" if row["layer_ids"] == row["ids_to_write"] else _list(row["ids_to_write"], "none"),
-        ))
+        cells.append(
+            (
+                _short(row["tree"]),
+                row["version"] or "-",
+                _list(row["layer_ids"], "default"),
+                captured,
+                word,
+                "as they are" if row["layer_ids"] == row["ids_to_write"] else _list(row["ids_to_write"], "none"),
+            )
+        )
     widths = [max(len(line[column]) for line in cells) for column in range(len(cells[0]))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in cells]
     problems = [
@@ -82,8 +88,9 @@ def _summary(document: dict[str, Any]) -> str:
 
 def _wrapped(lead: str, text: str, indent: str | None = None) -> str:
     rest = " " * len(lead) if indent is None else indent
-    return textwrap.fill(text, WIDTH, initial_indent=lead, subsequent_indent=rest, break_long_words=False,
-                         break_on_hyphens=False)
+    return textwrap.fill(
+        text, WIDTH, initial_indent=lead, subsequent_indent=rest, break_long_words=False, break_on_hyphens=False
+    )
 
 
 def _list(values: list[int] | None, otherwise: str) -> str:

@@ -26,16 +26,20 @@ def _appends_branch(node: ast.AST) -> bool:
 
 def _layers_return_residual(forward: ast.FunctionDef) -> bool:
     return any(
-        isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)
+        isinstance(node, ast.Assign)
+        and isinstance(node.value, ast.Call)
         and any(isinstance(target, ast.Tuple) and "residual" in _names(target) for target in node.targets)
-        for loop in ast.walk(forward) if isinstance(loop, ast.For)
+        for loop in ast.walk(forward)
+        if isinstance(loop, ast.For)
         for node in ast.walk(loop)
     )
 
 
 def _norm_adds_residual(forward: ast.FunctionDef) -> bool:
     return any(
-        isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and "norm" in node.func.attr
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and "norm" in node.func.attr
         and any("residual" in _names(argument) for argument in node.args)
         for node in ast.walk(forward)
     )

@@ -214,7 +214,10 @@ def _walk(machine: Machine, owner: Thing, base: Rule) -> Rule:
     elif not machine.captures and base.layer_ids != []:
         problem = f"{owner.class_name}.forward ({where}) never captures: it does not look at what {SETTER} set"
     return replace(
-        base, captured=tuple(machine.captures), problem=problem, stops=bool(crashes),
+        base,
+        captured=tuple(machine.captures),
+        problem=problem,
+        stops=bool(crashes),
         bare=bare_capture(forward.module, forward.node),
     )
 

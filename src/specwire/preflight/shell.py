@@ -52,9 +52,7 @@ def split_commands(text: str, where: str, variables: Mapping[str, str] | None = 
     """
     if len(text) > LIMIT:
         raise SpecwireError(f"{where} has more than {LIMIT:,} characters: give a launch command or a short script.")
-    reader = _Reader(
-        re.sub(r"\\[ \t]*\r?\n", " ", text).replace("\r\n", "\n"), variables=dict(variables or {})
-    )
+    reader = _Reader(re.sub(r"\\[ \t]*\r?\n", " ", text).replace("\r\n", "\n"), variables=dict(variables or {}))
     while reader.place < len(reader.text):
         _step(reader, where)
     reader.end_command()

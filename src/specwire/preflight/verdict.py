@@ -27,8 +27,13 @@ from specwire.trees.tree import Tree
 SCHEMA = "specwire.preflight/1"
 # In the order in which they explain a bad draft: the first fault of equal confidence is the first cause.
 CHECKS = (
-    check_algorithm.check, check_target.check, check_boundaries.check, check_widths.check,
-    check_vocabulary.check, check_weights.check, check_serving.check,
+    check_algorithm.check,
+    check_target.check,
+    check_boundaries.check,
+    check_widths.check,
+    check_vocabulary.check,
+    check_weights.check,
+    check_serving.check,
 )
 
 
@@ -95,8 +100,11 @@ def _all_match(rows: list[dict[str, Any]]) -> Check:
     wrong = [row["version"] or row["tree"] for row in rows if row["matches"] is False]
     unknown = [row["version"] or row["tree"] for row in rows if row["matches"] is None]
     if wrong:
-        return fault("release-drift", f"{', '.join(wrong)} would not start, or not hand on what the draft was trained on",
-                     "write for each release the ids of the table's last column; what stands below the table says more")
+        return fault(
+            "release-drift",
+            f"{', '.join(wrong)} would not start, or not hand on what the draft was trained on",
+            "write for each release the ids of the table's last column; what stands below the table says more",
+        )
     if unknown:
         return skipped("release-drift", f"whether {', '.join(unknown)} would match is not known", needed=True)
     return ok("release-drift", f"all {len(rows)} trees capture what the draft was trained on")
@@ -135,7 +143,9 @@ def _row(facts: Facts) -> dict[str, Any]:
         "matches": matches,
         "rule": rule.text,
         "where": rule.where,
-        "problem": plumbing.problem or rule.problem or (f"has no option {unknown}: it would not start" if unknown else None),
+        "problem": plumbing.problem
+        or rule.problem
+        or (f"has no option {unknown}: it would not start" if unknown else None),
         "graph_order": said if handed != facts.trained and facts.graphs is not False else None,
         "ids_to_write": rule.ids_for(facts.trained) if facts.trained and not facts.assumed else None,
     }

@@ -28,9 +28,7 @@ def speed(document: Mapping[str, Any]) -> Iterator[Block]:
         )
         yield Figure(intervals([_compared(each) for each in comparable], 1.0, base, "x"), told)
     for place in range(max((len(point["loads"]) for point in document["points"]), default=0)):
-        having = [
-            (point["name"], point["loads"][place]) for point in document["points"] if len(point["loads"]) > place
-        ]
+        having = [(point["name"], point["loads"][place]) for point in document["points"] if len(point["loads"]) > place]
         having = [(name, load) for name, load in having if load["runs"]]
         if having:
             yield Heading(load_words(having[0][1]), 3)
@@ -48,9 +46,7 @@ def time(points: Sequence[Mapping[str, Any]]) -> Iterator[Block]:
     parts = [_parts(phase) for phase in phases]
     bars = [(name, list(own.items())) for (name, _), own in zip(having, parts, strict=True)]
     told = f"Milliseconds per token and request in decode, {load_words(having[0][1])}"
-    yield Figure(
-        stacked(bars, "ms", PARTS), f"{told}: each part of a cycle divided by the tokens that a cycle brings."
-    )
+    yield Figure(stacked(bars, "ms", PARTS), f"{told}: each part of a cycle divided by the tokens that a cycle brings.")
     rows = [[name, *(number(own.get(name)) for own in parts)] for name in PARTS if any(name in own for own in parts)]
     rows.append(["all parts", *(number(sum(own.values())) for own in parts)])
     rows.append(["time between tokens, as the client saw it", *(number(rate(load, "itl_ms")) for _, load in having)])
@@ -67,9 +63,7 @@ def acceptance(points: Sequence[Mapping[str, Any]]) -> Iterator[Block]:
         return
     yield Heading("Acceptance by position")
     if series := [(name, every["by_position"]) for name, every in found if every["by_position"]]:
-        yield Figure(
-            columns(series), "How often the draft token at each position, and so all before it, was accepted."
-        )
+        yield Figure(columns(series), "How often the draft token at each position, and so all before it, was accepted.")
     for name, every in found:
         counted = f"by the engine's own count {every['engine_length']:.2f}, over {every['cycles']} verifies"
         yield Text(f"{name}: {acceptance_words(every)}; {counted}.")
@@ -82,7 +76,9 @@ def swept(document: Mapping[str, Any]) -> Iterator[Block]:
     worked = sorted((point for point in worked if point["loads"][0]["runs"]), key=lambda point: -_rate(point))
     if worked:
         base = _base(worked)
-        told = f"Tokens per second, {load_words(worked[0]['loads'][0])}: mean and range of the runs. Gray: no speculation."
+        told = (
+            f"Tokens per second, {load_words(worked[0]['loads'][0])}: mean and range of the runs. Gray: no speculation."
+        )
         rows = [_ranged(point, _rate(base)) for point in worked]
         yield Figure(intervals(rows, _rate(base), base["name"], "tok/s"), told)
         yield Table(_HEAD, [_figures(point["name"], point["loads"][0]) for point in worked])

@@ -337,7 +337,11 @@ def _save(about, tensors):
         value = value.cpu().contiguous()
         blob = value.reshape(-1).view(torch.uint8).numpy() if value.numel() else b""
         size = value.numel() * value.element_size()
-        header[name] = {"dtype": _DTYPES[value.dtype], "shape": list(value.shape), "data_offsets": [offset, offset + size]}
+        header[name] = {
+            "dtype": _DTYPES[value.dtype],
+            "shape": list(value.shape),
+            "data_offsets": [offset, offset + size],
+        }
         blobs.append(blob)
         offset += size
     text = json.dumps(header).encode()
@@ -387,7 +391,9 @@ def timed(stage):
 
 def _timed(stage, function):
     if inspect.isgeneratorfunction(function):
-        return functools.wraps(function)(lambda *args, **kwargs: _each_resumption(stage, function(*args, **kwargs), args, kwargs))
+        return functools.wraps(function)(
+            lambda *args, **kwargs: _each_resumption(stage, function(*args, **kwargs), args, kwargs)
+        )
     if inspect.iscoroutinefunction(function):
         return function  # its call takes no time and its work has no one stretch of it
 
@@ -505,7 +511,11 @@ def _accepted(result):
 
 def _graph(result):
     """Whether the target's forward replayed a graph, as the result says it."""
-    ran = result[-1] if isinstance(result, tuple) and isinstance(result[-1], bool) else getattr(result, "can_run_cuda_graph", None)
+    ran = (
+        result[-1]
+        if isinstance(result, tuple) and isinstance(result[-1], bool)
+        else getattr(result, "can_run_cuda_graph", None)
+    )
     return ran if isinstance(ran, bool) else None
 
 
@@ -522,7 +532,11 @@ def _settle():
         parts, accepted = {}, []
         _exclusive(span, parts, accepted)
         before, span.before = span.before, None
-        gap = _milliseconds(before.end, span.begin) if before is not None and type(before.end) is type(span.begin) else None
+        gap = (
+            _milliseconds(before.end, span.begin)
+            if before is not None and type(before.end) is type(span.begin)
+            else None
+        )
         line = {
             "kind": span.stage,
             "t": round(span.host_begin, 6),

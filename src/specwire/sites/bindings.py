@@ -148,9 +148,7 @@ def _binds(statement: cst.CSTNode, name: str) -> bool:
     if any(name in target_names(targets) for targets, _ in assigned(statement)):
         return True
     if isinstance(statement, cst.With):
-        quiet = any(
-            "suppress" in (dotted(part) or "") for item in statement.items for part in descend(item.item)
-        )
+        quiet = any("suppress" in (dotted(part) or "") for item in statement.items for part in descend(item.item))
         return not quiet and _binds_any(block(statement.body), name)
     if isinstance(statement, cst.If):
         return statement.orelse is not None and all(
@@ -185,9 +183,7 @@ def _ends(suite: Suite) -> bool:
 
 def _head(statement: cst.CSTNode) -> cst.CSTNode:
     """The part of a statement that is evaluated whatever happens: of an `if`, its test."""
-    if isinstance(statement, cst.SimpleStatementLine) and isinstance(
-        statement.body[0], (cst.Assign, cst.AnnAssign)
-    ):
+    if isinstance(statement, cst.SimpleStatementLine) and isinstance(statement.body[0], (cst.Assign, cst.AnnAssign)):
         return statement.body[0].value
     for field in ("test", "iter"):
         if hasattr(statement, field):

@@ -62,12 +62,7 @@ def _reader(function: Function) -> Iterator[Draft | Absent | Unrecognised]:
     )
     if read is None:
         return
-    named = {
-        name
-        for targets, value in assigned(read.statement)
-        if _is_read(value)
-        for name in target_names(targets)
-    }
+    named = {name for targets, value in assigned(read.statement) if _is_read(value) for name in target_names(targets)}
     for place in function.places:
         if isinstance(place.statement, cst.If) and (
             pair := _width_test(place.statement.test, made_from(function, named))
@@ -116,12 +111,9 @@ def _joined(function: Function) -> Place | None:
             of_states = _reads(value) or bool(_contents(value) & states)
             if of_states and any(_last(call).startswith("fc") for call in calls(value)):
                 return None
-            of_embeds = bool(_contents(value) & embeds) or any(
-                "embed" in _last(call) for call in calls(value)
-            )
+            of_embeds = bool(_contents(value) & embeds) or any("embed" in _last(call) for call in calls(value))
             states, embeds = (
-                held | bound if of else held - bound
-                for held, of in ((states, of_states), (embeds, of_embeds))
+                held | bound if of else held - bound for held, of in ((states, of_states), (embeds, of_embeds))
             )
     return None
 
@@ -133,10 +125,7 @@ def _compares(place: Place, states: set[str], embeds: set[str]) -> bool:
         return False
     inside = [each for each in place.function.places if place.statement in each.parents]
     made = [
-        value
-        for each in inside
-        for targets, value in assigned(each.statement)
-        if set(target_names(targets)) & states
+        value for each in inside for targets, value in assigned(each.statement) if set(target_names(targets)) & states
     ]
     return any((dotted(call.func) or "").startswith("self.") for value in made for call in calls(value))
 
@@ -162,9 +151,7 @@ def _contents(node: cst.CSTNode) -> set[str]:
     if isinstance(node, cst.Arg):
         return _contents(node.value)
     return (
-        {node.value}
-        if isinstance(node, cst.Name)
-        else {name for child in node.children for name in _contents(child)}
+        {node.value} if isinstance(node, cst.Name) else {name for child in node.children for name in _contents(child)}
     )
 
 

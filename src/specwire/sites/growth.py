@@ -80,17 +80,11 @@ def branch_test(statement: cst.If, suite: tuple[cst.BaseStatement, ...]) -> cst.
 def _grown_by(place: Place, node: cst.CSTNode, collections: set[str]) -> Iterator[Growth]:
     for call in calls(node):
         method = call.func
-        if (
-            isinstance(method, cst.Attribute)
-            and isinstance(method.value, cst.Name)
-            and method.attr.value in _METHODS
-        ):
+        if isinstance(method, cst.Attribute) and isinstance(method.value, cst.Name) and method.attr.value in _METHODS:
             whole, test = _choice(place)
             # Outside any loop, what grows without a test carries on what an earlier stage has captured.
             if method.value.value in collections and (test is not None or not in_loop(place)):
-                yield Growth(
-                    whole, method.value.value, method.attr.value, test, several=method.attr.value == "extend"
-                )
+                yield Growth(whole, method.value.value, method.attr.value, test, several=method.attr.value == "extend")
         for argument in call.args:
             if argument.keyword is not None and "captur" in argument.keyword.value:
                 collected, test = _resolved(place.function, argument.value, None, collections)
@@ -110,9 +104,7 @@ def _collections(function: Function) -> set[str]:
     grown = (
         part.value.value
         for part in descend(function.node)
-        if isinstance(part, cst.Attribute)
-        and part.attr.value in _METHODS
-        and isinstance(part.value, cst.Name)
+        if isinstance(part, cst.Attribute) and part.attr.value in _METHODS and isinstance(part.value, cst.Name)
     )
     return {*made, *grown}
 
@@ -122,9 +114,7 @@ def _makes_collection(value: cst.BaseExpression) -> bool:
         return _makes_collection(value.body) or _makes_collection(value.orelse)
     if isinstance(value, cst.List):
         return not value.elements
-    return isinstance(value, cst.Call) and any(
-        word.startswith("Aux") for word in (dotted(value.func) or "").split(".")
-    )
+    return isinstance(value, cst.Call) and any(word.startswith("Aux") for word in (dotted(value.func) or "").split("."))
 
 
 def _resolved(

@@ -62,8 +62,7 @@ def heirs(source: Source) -> list[Absent]:
             classes = [
                 found
                 for each in listed
-                if isinstance(found := _class_in(source, ast.unparse(each)), _Class)
-                and found.source is source
+                if isinstance(found := _class_in(source, ast.unparse(each)), _Class) and found.source is source
             ]
             said += [_class_says(each) for each in classes if any(_sets_ids(one) for one in _lineage(each))]
     return [each for each in said if isinstance(each, Absent)]
@@ -115,15 +114,11 @@ def _own_loop(found: _Class, depth: int) -> Iterator[_Class | _Open]:
             yield (
                 owner
                 if known
-                else _Open(
-                    f"it goes through {owner.name} ({owner.source.name}), whose loop is not recognised"
-                )
+                else _Open(f"it goes through {owner.name} ({owner.source.name}), whose loop is not recognised")
             )
             return
         forward = _method(owner.node, "forward")
-        if forward is not None and not any(
-            ast.unparse(call.func) == "super().forward" for call in _calls(forward)
-        ):
+        if forward is not None and not any(ast.unparse(call.func) == "super().forward" for call in _calls(forward)):
             yield from _followed(found, (_paths(owner.node) - {""}) or {"model"}, depth + 1)
             return
 
@@ -140,14 +135,11 @@ def _held(found: _Class, attribute: str) -> list[_Class | _Open]:
                 line = value.lineno
                 loose.append(
                     _Open(
-                        f"{owner.source.name}:{line}: `{owner.source.text(line)}` "
-                        "chooses the model's class at run time"
+                        f"{owner.source.name}:{line}: `{owner.source.text(line)}` chooses the model's class at run time"
                     )
                 )
         made = _method(owner.node, "__init__")
-        if made is not None and not any(
-            ast.unparse(call.func) == "super().__init__" for call in _calls(made)
-        ):
+        if made is not None and not any(ast.unparse(call.func) == "super().__init__" for call in _calls(made)):
             break  # those further up are never asked
     return loose
 
@@ -169,21 +161,14 @@ def _classes(found: _Class, owner: _Class, scope: ast.AST, callee: ast.expr) -> 
         return []
     for heir in _lineage(found):
         if (method := _method(heir.node, text[5:])) is not None:
-            given = [
-                node.value
-                for node in ast.walk(method)
-                if isinstance(node, ast.Return) and node.value is not None
-            ]
+            given = [node.value for node in ast.walk(method) if isinstance(node, ast.Return) and node.value is not None]
             made = [
                 each
                 for value in given
                 for each in ([value] if isinstance(value, ast.Call) else _values(method, ast.unparse(value)))
             ]
             return [
-                end
-                for call in made
-                if isinstance(call, ast.Call)
-                for end in _classes(found, heir, method, call.func)
+                end for call in made if isinstance(call, ast.Call) for end in _classes(found, heir, method, call.func)
             ]
         for node in heir.node.body:
             if (
@@ -200,9 +185,7 @@ def _defaults(found: _Class, name: str) -> list[tuple[_Class, ast.expr]]:
     for heir in _lineage(found):
         if (made := _method(heir.node, "__init__")) is not None:
             given = made.args.posonlyargs + made.args.args
-            defaults = dict(
-                zip((each.arg for each in reversed(given)), reversed(made.args.defaults), strict=False)
-            )
+            defaults = dict(zip((each.arg for each in reversed(given)), reversed(made.args.defaults), strict=False))
             defaults |= {
                 each.arg: value
                 for each, value in zip(made.args.kwonlyargs, made.args.kw_defaults, strict=True)
@@ -216,9 +199,7 @@ def _defaults(found: _Class, name: str) -> list[tuple[_Class, ast.expr]]:
 def _values(scope: ast.AST, name: str) -> list[ast.expr]:
     """What is assigned to a name or an attribute anywhere in the scope."""
     made = [
-        node
-        for node in ast.walk(scope)
-        if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None
+        node for node in ast.walk(scope) if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None
     ]
     return [node.value for node in made if ast.unparse(_target(node)) == name]
 
@@ -252,11 +233,7 @@ def _class_in(source: Source, name: str) -> _Class | _Open | None:
     for node in source.syntax.body:
         if isinstance(node, ast.ClassDef) and node.name == name:
             return _Class(source, node)
-        if (
-            isinstance(node, ast.Assign)
-            and ast.unparse(node.targets[0]) == name
-            and isinstance(node.value, ast.Name)
-        ):
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name and isinstance(node.value, ast.Name):
             return _class_in(source, node.value.id)
     if place := _imports(source).get(name):
         if other := _other(source, place[0]):
@@ -294,15 +271,9 @@ def _paths(node: ast.ClassDef) -> set[str]:
     """Paths from `self` to what holds the ids: `inner` in `self.inner.layers_to_capture = …`."""
     found = set()
     for part in ast.walk(node):
-        stored = (
-            isinstance(part, ast.Attribute)
-            and isinstance(part.ctx, ast.Store)
-            and part.attr.endswith(_SPEAKS)
-        )
+        stored = isinstance(part, ast.Attribute) and isinstance(part.ctx, ast.Store) and part.attr.endswith(_SPEAKS)
         called = (
-            isinstance(part, ast.Call)
-            and isinstance(part.func, ast.Attribute)
-            and part.func.attr.endswith(_SPEAKS)
+            isinstance(part, ast.Call) and isinstance(part.func, ast.Attribute) and part.func.attr.endswith(_SPEAKS)
         )
         if stored or called:
             holder = ast.unparse((part if stored else part.func).value)

@@ -100,9 +100,7 @@ def _loops(function: Function) -> Iterator[CaptureLoop | Unknown]:
         if isinstance(place.statement, cst.For):
             inside = [each for each in function.places if place.statement in each.parents]
             step = next((each for each in inside if _own(place, each) and any(layer_calls(each))), None)
-            innermost = not any(
-                isinstance(each.statement, cst.For) and any(layer_calls(each)) for each in inside
-            )
+            innermost = not any(isinstance(each.statement, cst.For) and any(layer_calls(each)) for each in inside)
             if step is not None and innermost and speaks(place.statement):
                 yield _loop(function, place, step, grown)
 
@@ -111,9 +109,7 @@ def _loop(function: Function, place: Place, step: Place, grown: list[Growth]) ->
     inside = [growth for growth in grown if place.statement in growth.place.parents]
     index = _counter(place.statement)
     if not inside:
-        return Unknown(
-            function, _wanted(place, "a list or container that grows where a layer's states are captured")
-        )
+        return Unknown(function, _wanted(place, "a list or container that grows where a layer's states are captured"))
     for growth in inside:
         if not growth.several and _number(growth, index) is None:
             return Unknown(function, _wanted(growth.place, "what numbers the captured layer"))
@@ -125,13 +121,9 @@ def _loop(function: Function, place: Place, step: Place, grown: list[Growth]) ->
     for growth in sorted((*inside, *outside), key=lambda each: each.place.lines[1]):
         captured_at, collected = growth.place, reading(growth.place, "after", growth.collected)
         if collected is None:
-            return Unknown(
-                function, _wanted(captured_at, f"a place where {growth.collected} is surely bound")
-            )
+            return Unknown(function, _wanted(captured_at, f"a place where {growth.collected} is surely bound"))
         captures.append(
-            _inside(growth, collected, place, index)
-            if growth in inside
-            else _outside(growth, collected, place, whole)
+            _inside(growth, collected, place, index) if growth in inside else _outside(growth, collected, place, whole)
         )
     after = any(_compared(growth) and _id_before(growth, place) for growth in inside)
     return CaptureLoop(function, place, whole, step, _numbering(step, index, inside), tuple(captures), after)
@@ -158,9 +150,7 @@ def _outside(growth: Growth, collected: str, loop: Place, whole: Place) -> Captu
     place, number, how = growth.place, _number(growth, None), ("outside", growth.means)
     if number is None or growth.several or _apart(_compared(growth))[1] > 0:
         return Capture(place, collected, "None", *how)
-    asked = growth.by_callee and number == code(
-        _first_compared(growth.test)
-    )  # evaluated among the call's arguments
+    asked = growth.by_callee and number == code(_first_compared(growth.test))  # evaluated among the call's arguments
     if asked or _evaluates(place, number, loop, whole):
         return Capture(place, collected, number, *how)
     within = _end_of_choice(place)  # in there, the test has been evaluated
@@ -244,17 +234,13 @@ def _end_of_choice(place: Place) -> Place | None:
 def _own(loop: Place, place: Place) -> bool:
     """Whether a statement is the loop's own, those inside a `with` counted as such."""
     between = place.parents[place.parents.index(loop.statement) + 1 :]
-    return all(isinstance(parent, cst.With) for parent in between) and not isinstance(
-        place.statement, cst.With
-    )
+    return all(isinstance(parent, cst.With) for parent in between) and not isinstance(place.statement, cst.With)
 
 
 def _counter(loop: cst.For) -> str | None:
     target = target_names([loop.target])
     counted = isinstance(loop.iter, cst.Call) and dotted(loop.iter.func) in ("range", "enumerate")
-    numbered = any(
-        word.endswith(("ids", "indices")) for word in words(loop.iter)
-    )  # `for i in self._layer_ids`
+    numbered = any(word.endswith(("ids", "indices")) for word in words(loop.iter))  # `for i in self._layer_ids`
     return target[0] if target and (counted or len(target) == 1 and numbered) else None
 
 

@@ -89,11 +89,7 @@ def endings(loop: CaptureLoop) -> Iterator[tuple[Place, str] | Absent | Unrecogn
     """Each way out at the end of the loop's function, and the states it gives back; or why there is none."""
     function = loop.function
     places = streams.endings(function)
-    named = [
-        (place, name)
-        for place in places
-        if (name := streams.returned(place)) and readable(place, "before", name)
-    ]
+    named = [(place, name) for place in places if (name := streams.returned(place)) and readable(place, "before", name)]
     if named:
         yield from named
     elif by := _by(function):
@@ -119,11 +115,7 @@ def nearest(source: Source, *words: str) -> str:
 def _by(function: Function) -> str:
     """The functions of the same file that call this one."""
     called = re.compile(rb"\.%s\b" % re.escape(function.name.encode()))
-    others = [
-        each.qualname
-        for each in function.source.functions
-        if each is not function and called.search(each.bytes)
-    ]
+    others = [each.qualname for each in function.source.functions if each is not function and called.search(each.bytes)]
     return " and ".join(others)
 
 
@@ -133,9 +125,7 @@ def batch_arguments(place: Place, loop: CaptureLoop | None = None, where: str = 
     With `loop`, also whether its ids name the layers before the boundaries.
     """
     known = [name for name in ("input_ids", "positions", "forward_batch") if readable(place, where, name)]
-    return "".join(f", {name}={name}" for name in known) + (
-        ", after=True" if loop is not None and loop.after else ""
-    )
+    return "".join(f", {name}={name}" for name in known) + (", after=True" if loop is not None and loop.after else "")
 
 
 def model_argument(function: Function) -> str:
@@ -147,8 +137,10 @@ def concats(source: Source, mode: str) -> list[tuple[Place, str] | Unrecognised]
     asked = f"is_{mode}"
     found = [
         (place, target_names(targets)[0])
-        for function in source.functions if asked.encode() in function.bytes
-        for place in function.places if any(_asks(test, asked) for test in _deciding(place))
+        for function in source.functions
+        if asked.encode() in function.bytes
+        for place in function.places
+        if any(_asks(test, asked) for test in _deciding(place))
         for targets, value in assigned(place.statement)
         if any(_packs(call) for call in calls(value)) and target_names(targets)
     ]
@@ -169,9 +161,7 @@ def _deciding(place: Place) -> Iterator[cst.BaseExpression]:
 
 
 def _asks(test: cst.BaseExpression, method: str) -> bool:
-    return any(
-        isinstance(call.func, cst.Attribute) and call.func.attr.value == method for call in calls(test)
-    )
+    return any(isinstance(call.func, cst.Attribute) and call.func.attr.value == method for call in calls(test))
 
 
 def _packs(call: cst.Call) -> bool:

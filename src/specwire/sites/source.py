@@ -33,9 +33,7 @@ class Source:
     `read` gives the bytes of another file of the tree by name; None, or OSError, where there is none.
     """
 
-    def __init__(
-        self, name: str, data: bytes, read: Callable[[str], bytes | None] = lambda name: None
-    ) -> None:
+    def __init__(self, name: str, data: bytes, read: Callable[[str], bytes | None] = lambda name: None) -> None:
         self.name = name
         self.data = data
         self.read = read
@@ -139,11 +137,7 @@ class Place:
     def next(self) -> Place | None:
         """The statement after it in the same suite."""
         after = next((index for index, each in enumerate(self.suite) if each is self.statement), -1) + 1
-        return (
-            Place(self.function, self.suite[after], self.suites, self.parents)
-            if after < len(self.suite)
-            else None
-        )
+        return Place(self.function, self.suite[after], self.suites, self.parents) if after < len(self.suite) else None
 
 
 @functools.lru_cache(maxsize=16)
@@ -297,9 +291,7 @@ def _blocks(statement: cst.CSTNode, syntax: ast.stmt) -> Iterator[tuple[cst.CSTN
         return
     if hasattr(statement, "body"):
         yield statement.body, syntax.body
-    for clause, handler in zip(
-        getattr(statement, "handlers", ()), getattr(syntax, "handlers", ()), strict=True
-    ):
+    for clause, handler in zip(getattr(statement, "handlers", ()), getattr(syntax, "handlers", ()), strict=True):
         yield clause.body, handler.body
     for clause, case in zip(getattr(statement, "cases", ()), getattr(syntax, "cases", ()), strict=True):
         yield clause.body, case.body

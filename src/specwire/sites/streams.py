@@ -92,9 +92,7 @@ def handed_in(function: Function, hidden: str) -> str | None:
         "inputs_embeds",
         "pp_proxy_tensors",
     }
-    given = [
-        name for name in _ordered_parameters(function) if name in sources_of(function, hidden) - ordinary
-    ]
+    given = [name for name in _ordered_parameters(function) if name in sources_of(function, hidden) - ordinary]
     return given[0] if given else None
 
 
@@ -127,11 +125,7 @@ def _carried(loop: CaptureLoop) -> list[str]:
         targets = {name for place in _at_or_below(loop.step) for name in _targets_of(place, call)}
         given = [name for argument in call.args for name in sorted(names(argument.value))]
         anew = made_from(loop.function, targets, loop.place.statement)
-        found += [
-            name
-            for name in given
-            if name in anew and name not in found and readable(loop.step, "before", name)
-        ]
+        found += [name for name in given if name in anew and name not in found and readable(loop.step, "before", name)]
     return found
 
 
@@ -278,9 +272,7 @@ def _only_returns(statement: cst.BaseStatement) -> bool:
     """Whether a statement is a choice of returns and nothing else, by any stage of a pipeline."""
     if not isinstance(statement, cst.If) or "is_last_rank" in words(statement.test):
         return False
-    return all(len(suite) == 1 and _is_return(suite[0]) for suite in suites(statement)) and any(
-        suites(statement)
-    )
+    return all(len(suite) == 1 and _is_return(suite[0]) for suite in suites(statement)) and any(suites(statement))
 
 
 def _is_return(statement: cst.BaseStatement) -> bool:

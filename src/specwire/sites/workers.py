@@ -118,8 +118,7 @@ def _serves(method: _Method, worker: ast.ClassDef, stage: str, names: set[str]) 
 def _classes(source: Source) -> list[tuple[ast.ClassDef, list[_Method]]]:
     classes = [node for node in ast.parse(source.data).body if isinstance(node, ast.ClassDef)]
     return [
-        (owner, [_method(owner, node) for node in owner.body if isinstance(node, ast.FunctionDef)])
-        for owner in classes
+        (owner, [_method(owner, node) for node in owner.body if isinstance(node, ast.FunctionDef)]) for owner in classes
     ]
 
 

@@ -61,9 +61,7 @@ def binds(node: ast.AST) -> tuple[str, ...]:
 
 def imported(statement: ast.Import | ast.ImportFrom) -> Iterable[str]:
     for alias in statement.names:
-        yield alias.asname or (
-            alias.name if isinstance(statement, ast.ImportFrom) else alias.name.partition(".")[0]
-        )
+        yield alias.asname or (alias.name if isinstance(statement, ast.ImportFrom) else alias.name.partition(".")[0])
 
 
 def flag_set_by(call: ast.expr) -> str | None:
@@ -114,8 +112,6 @@ def plain_body(function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[ast.stm
     """A function's statements without its docstring."""
     first = function.body[0]
     has_docstring = (
-        isinstance(first, ast.Expr)
-        and isinstance(first.value, ast.Constant)
-        and isinstance(first.value.value, str)
+        isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str)
     )
     return function.body[1:] if has_docstring else function.body

@@ -63,9 +63,7 @@ _SAYS = frozenset(
 _PRINTS = frozenset(
     "print pprint.pprint pprint.pp sys.stderr.write sys.stdout.write sys.stderr.flush sys.stdout.flush".split()
 )
-_LOG_METHODS = re.compile(
-    r"(?:debug|info|warn|warning|error|critical|exception|log)(?:_once|_rank0|_on_rank0)?"
-)
+_LOG_METHODS = re.compile(r"(?:debug|info|warn|warning|error|critical|exception|log)(?:_once|_rank0|_on_rank0)?")
 _LOGGER = re.compile(r"(?:^|_)log(?:ger|ging)?$", re.I)
 _SAYING_NAME = re.compile(
     r"(?:rank_?(?:0|zero)_)?(?:print|log|warn|log_debug|log_info|print_info|print_warning)(?:_once|_(?:on_)?rank_?(?:0|zero))?"
@@ -129,15 +127,9 @@ def looks_only(call: ast.Call, names: Names) -> bool:
         return known or bool(_ASKING.fullmatch(function.id))
     if isinstance(function, ast.Attribute):
         if function.attr == "get":  # of a mapping; a queue's takes no key
-            return (
-                bool(call.args)
-                and isinstance(call.args[0], ast.Constant)
-                and isinstance(call.args[0].value, str)
-            )
+            return bool(call.args) and isinstance(call.args[0], ast.Constant) and isinstance(call.args[0].value, str)
         if function.attr in ("decode", "encode"):  # of a string or a tokenizer; a model's may do anything
-            return all(isinstance(part, ast.Constant) for part in call.args) or "token" in ast.unparse(
-                function.value
-            )
+            return all(isinstance(part, ast.Constant) for part in call.args) or "token" in ast.unparse(function.value)
         if function.attr == "join":  # of a string; a thread's takes nothing, or seconds
             return len(call.args) == 1 and not isinstance(getattr(call.args[0], "value", ""), (int, float))
         if function.attr == "replace":  # of a string; a path's takes one argument, and moves the file

@@ -30,9 +30,7 @@ def gather(tree: ast.Module, words: Words) -> Facts:
         for name, all_ in values.items()
         if len(all_) == 1 and isinstance(all_[0], ast.Constant) and isinstance(all_[0].value, str)
     }
-    facts.values = {
-        name: all_[0] for name, all_ in values.items() if len(all_) == 1 and isinstance(all_[0], ast.expr)
-    }
+    facts.values = {name: all_[0] for name, all_ in values.items() if len(all_) == 1 and isinstance(all_[0], ast.expr)}
     classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
     before = None
     while before != (len(facts.switches), len(facts.reads)):
@@ -85,9 +83,7 @@ def _attribute_reads(facts: Facts, owner: ast.ClassDef) -> set[int]:
         if isinstance(node, ast.Assign):
             for target in node.targets:
                 for name in bound(target):
-                    values.setdefault(name, []).append(
-                        node.value if isinstance(target, ast.Attribute) else None
-                    )
+                    values.setdefault(name, []).append(node.value if isinstance(target, ast.Attribute) else None)
         elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Attribute):
             values.setdefault("." + node.target.attr, []).append(node.value)
         elif isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Attribute):

@@ -125,9 +125,7 @@ def _siblings(folder: str) -> list[str]:
 
 
 def _is_word(data: bytes, name: str) -> bool:
-    return (
-        re.search(rb"(?<![A-Za-z0-9_])" + re.escape(name.encode()) + rb"(?![A-Za-z0-9_])", data) is not None
-    )
+    return re.search(rb"(?<![A-Za-z0-9_])" + re.escape(name.encode()) + rb"(?![A-Za-z0-9_])", data) is not None
 
 
 def _read(path: str) -> bytes:
@@ -135,6 +133,4 @@ def _read(path: str) -> bytes:
         with open(path, "rb") as file:
             return file.read()
     except OSError as error:
-        raise SpecwireError(
-            f"{path}: cannot be read ({error.strerror}). Leave it out or make it readable."
-        ) from error
+        raise SpecwireError(f"{path}: cannot be read ({error.strerror}). Leave it out or make it readable.") from error

@@ -30,9 +30,7 @@ class Facts:
 
     words: Words
     names: Names
-    switches: set[str] = field(
-        default_factory=set
-    )  # names that hold a switch's value; `name()` for functions
+    switches: set[str] = field(default_factory=set)  # names that hold a switch's value; `name()` for functions
     reads: set[int] = field(default_factory=set)  # ids of nodes that read an attribute that holds one
     pure_helpers: frozenset[str] = frozenset()  # functions of this file that only look
     report_helpers: frozenset[str] = frozenset()  # functions of this file that only report
@@ -146,9 +144,7 @@ class Facts:
     def is_tag(self, node: ast.AST) -> bool:
         """Whether this is a string that a debug message begins with, or a name that stands for one."""
         text = self.texts.get(node.id) if isinstance(node, ast.Name) else getattr(node, "value", None)
-        return (
-            isinstance(node, (ast.Name, ast.Constant)) and isinstance(text, str) and self.words.is_tag(text)
-        )
+        return isinstance(node, (ast.Name, ast.Constant)) and isinstance(text, str) and self.words.is_tag(text)
 
     def is_pure_helper(self, call: ast.Call) -> bool:
         return isinstance(call.func, ast.Name) and call.func.id in self.pure_helpers
@@ -169,22 +165,14 @@ class Facts:
             return isinstance(how, ast.In) if known else None
         if self.is_switch(right) and not self.is_switch(left):
             left, right = right, left
-            how = {ast.Lt: ast.Gt, ast.Gt: ast.Lt, ast.LtE: ast.GtE, ast.GtE: ast.LtE}.get(
-                type(how), type(how)
-            )()
+            how = {ast.Lt: ast.Gt, ast.Gt: ast.Lt, ast.LtE: ast.GtE, ast.GtE: ast.LtE}.get(type(how), type(how))()
         if not self.is_switch(left):
             return None
         values = _constants(right)
         if not values:
             return None
         if isinstance(how, (ast.Gt, ast.GtE)):
-            floor = (
-                values[0]
-                if isinstance(how, ast.GtE)
-                else values[0] + 1
-                if isinstance(values[0], int)
-                else 0
-            )
+            floor = values[0] if isinstance(how, ast.GtE) else values[0] + 1 if isinstance(values[0], int) else 0
             return True if isinstance(floor, int) and floor > 0 else None
         truths = {_means_on(value) for value in values}
         if len(truths) != 1:
@@ -214,11 +202,7 @@ def one_time_flags(test: ast.expr, any_name: bool = False) -> Iterator[str]:
     else:
         return
     name = ""
-    if (
-        isinstance(asked, ast.Call)
-        and isinstance(asked.func, ast.Name)
-        and asked.func.id in ("hasattr", "getattr")
-    ):
+    if isinstance(asked, ast.Call) and isinstance(asked.func, ast.Name) and asked.func.id in ("hasattr", "getattr"):
         if len(asked.args) >= 2 and isinstance(asked.args[1], ast.Constant):
             name = f".{asked.args[1].value}"
     elif isinstance(asked, ast.Attribute):
@@ -232,9 +216,7 @@ def one_time_flags(test: ast.expr, any_name: bool = False) -> Iterator[str]:
 def _constants(node: ast.expr) -> list[object]:
     if isinstance(node, ast.Constant):
         return [node.value]
-    if isinstance(node, (ast.Tuple, ast.List, ast.Set)) and all(
-        isinstance(part, ast.Constant) for part in node.elts
-    ):
+    if isinstance(node, (ast.Tuple, ast.List, ast.Set)) and all(isinstance(part, ast.Constant) for part in node.elts):
         return [part.value for part in node.elts]
     return []
 

@@ -25,9 +25,7 @@ def plans(paths: list[str], words: Words) -> list:
     found = []
     for path in _once(paths):
         top = path if os.path.isdir(path) else None
-        suspects = [
-            (name, data) for name in walk(path).python if (data := suspicious(name, words)) is not None
-        ]
+        suspects = [(name, data) for name in walk(path).python if (data := suspicious(name, words)) is not None]
         if not suspects:
             continue
         from specwire.strip.elsewhere import Neighbours
@@ -56,9 +54,7 @@ def suspicious(name: str, words: Words) -> bytes | None:
     try:
         data = Path(name).read_bytes()
     except OSError as error:
-        raise SpecwireError(
-            f"{name}: cannot be read ({error.strerror}). Leave it out or make it readable."
-        ) from error
+        raise SpecwireError(f"{name}: cannot be read ({error.strerror}). Leave it out or make it readable.") from error
     if RUNTIME_MARK in data[: data.find(b"\n") + 1]:
         return None
     return data if words.suspects(data) or b"# specwire:" in data else None
@@ -72,18 +68,14 @@ def write(found: list, force: bool, wait: float, note: Callable[[str], None]) ->
     from specwire.trees.live import refuse_if_live
 
     changes = [
-        Change(Path(os.path.abspath(each.name)), each.before, each.after)
-        for each in found
-        if each.before != each.after
+        Change(Path(os.path.abspath(each.name)), each.before, each.after) for each in found if each.before != each.after
     ]
     if not changes:
         return
     packages = sorted({package_root(os.fspath(change.path)) for change in changes})
     overlays = {package for package in packages if os.path.exists(os.path.join(package, MARKER))}
     if overlays and len(packages) > 1:
-        raise SpecwireError(
-            f"{', '.join(packages)}: a view and another tree at once. Strip one after the other."
-        )
+        raise SpecwireError(f"{', '.join(packages)}: a view and another tree at once. Strip one after the other.")
     with contextlib.ExitStack() as held:
         for package in packages:
             held.enter_context(locked(Path(package)))  # as `apply` and `remove` do: one at a time
@@ -100,17 +92,13 @@ def _once(paths: list[str]) -> list[str]:
     kept: list[str] = []
     for path in paths:
         if not os.path.exists(path):
-            raise SpecwireError(
-                f"{path}: no such file or directory. Name a Python file or a directory of them."
-            )
+            raise SpecwireError(f"{path}: no such file or directory. Name a Python file or a directory of them.")
         if not os.path.isdir(path) and not path.endswith(".py"):
             raise SpecwireError(f"{path}: no Python source. Name a .py file or a directory of them.")
     real = {path: os.path.realpath(path) for path in paths}
     for path in paths:
         if not any(
-            other != path
-            and (real[path] + os.sep).startswith(real[other] + os.sep)
-            and real[path] != real[other]
+            other != path and (real[path] + os.sep).startswith(real[other] + os.sep) and real[path] != real[other]
             for other in paths
         ):
             if real[path] not in {real[each] for each in kept}:

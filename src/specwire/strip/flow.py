@@ -38,9 +38,7 @@ class _Found(Exception):
 class _Walk:
     name: str
     gone: set[int]
-    exits: list[bool] = field(
-        default_factory=list
-    )  # one per loop around: a `break` or `continue` saw the bit set
+    exits: list[bool] = field(default_factory=list)  # one per loop around: a `break` or `continue` saw the bit set
 
     def block(self, statements: list[ast.stmt], bit: bool | None) -> bool | None:
         """The bit after the block; None when control never gets there."""
@@ -99,9 +97,7 @@ class _Walk:
         self._read(node, bit)
         if isinstance(node, ast.AugAssign) and self.name in set(bound(node.target)) and bit:
             raise _Found(node)
-        targets = (
-            node.targets if isinstance(node, (ast.Assign, ast.Delete)) else [getattr(node, "target", None)]
-        )
+        targets = node.targets if isinstance(node, (ast.Assign, ast.Delete)) else [getattr(node, "target", None)]
         names = {name for target in targets if target is not None for name in bound(target)}
         if isinstance(node, ast.AnnAssign) and node.value is None:
             names = set()
@@ -151,12 +147,7 @@ class _Walk:
             self._escapes(node)
         elif isinstance(node, COMPREHENSIONS) and self.name in _targets(node):
             self._read(node.generators[0].iter, bit)  # the rest sees the comprehension's own name
-        elif (
-            bit
-            and isinstance(node, ast.Name)
-            and node.id == self.name
-            and not isinstance(node.ctx, ast.Store)
-        ):
+        elif bit and isinstance(node, ast.Name) and node.id == self.name and not isinstance(node.ctx, ast.Store):
             raise _Found(node)
         else:
             for child in ast.iter_child_nodes(node):

@@ -41,13 +41,9 @@ def _look(node: ast.stmt, facts: Facts) -> bool:
             names = [name for target in node.targets for name in bound(target)]
             return all(name.isidentifier() for name in names) and effect(node.value, facts) is None
         case ast.If():
-            return (
-                effect(node.test, facts) is None and _looks(node.body, facts) and _looks(node.orelse, facts)
-            )
+            return effect(node.test, facts) is None and _looks(node.body, facts) and _looks(node.orelse, facts)
         case ast.For():
-            return (
-                effect(node.iter, facts) is None and _looks(node.body, facts) and _looks(node.orelse, facts)
-            )
+            return effect(node.iter, facts) is None and _looks(node.body, facts) and _looks(node.orelse, facts)
     return isinstance(node, ast.Pass)
 
 

@@ -44,9 +44,7 @@ class Judge:
                     return found
         return None
 
-    def own(
-        self, node: ast.stmt, guarded: int, loop: bool
-    ) -> tuple[str | None, list[tuple[list[ast.stmt], int]]]:
+    def own(self, node: ast.stmt, guarded: int, loop: bool) -> tuple[str | None, list[tuple[list[ast.stmt], int]]]:
         """What is wrong with a statement's own line, and its blocks, each with how it is guarded."""
         facts = self.facts
         match node:
@@ -66,16 +64,10 @@ class Judge:
                 orelse = max(guarded, facts.guard(node.test, False))
                 return effect(node.test, facts), [(node.body, body), (node.orelse, orelse)]
             case ast.For():
-                why = (
-                    None
-                    if guarded or _is_range(node.iter)
-                    else "loops over something that looping may use up"
-                )
+                why = None if guarded or _is_range(node.iter) else "loops over something that looping may use up"
                 return why or effect(node.iter, facts), [(node.body, guarded), (node.orelse, guarded)]
             case ast.With():
-                why = next(
-                    (why for item in node.items if (why := manager_trouble(item, facts, guarded))), None
-                )
+                why = next((why for item in node.items if (why := manager_trouble(item, facts, guarded))), None)
                 return why, [(node.body, guarded)]
             case ast.Try():
                 blocks = [

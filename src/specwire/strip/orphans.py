@@ -128,9 +128,7 @@ _PUBLIC = "has a public name, which other packages may read"
 def _import_trouble(node: ast.Import | ast.ImportFrom, exported: bool) -> str:
     if exported:
         return "stands in an __init__.py, where imports are what the package offers"
-    if isinstance(node, ast.ImportFrom) and (
-        node.level or node.module == "__future__" or node.names[0].name == "*"
-    ):
+    if isinstance(node, ast.ImportFrom) and (node.level or node.module == "__future__" or node.names[0].name == "*"):
         return "imports from its own package, which may do more than bind a name"
     modules = [node.module] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]
     loud = [module for module in modules if module.partition(".")[0] not in _QUIET]

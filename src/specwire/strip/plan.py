@@ -71,18 +71,14 @@ def plan(data: bytes, name: str, words: Words = Words(), elsewhere: Elsewhere = 
     stays = [_piece(text, node, kind, why) for node, kind, why in left if node.lineno not in lines]
     if MARK in data:
         stays += [
-            Piece(
-                number, number, "tap", text.text(number), "is specwire's own: `specwire remove` takes it out"
-            )
+            Piece(number, number, "tap", text.text(number), "is specwire's own: `specwire remove` takes it out")
             for number, line in enumerate(text.lines, 1)
             if MARK in line
         ]
     return Plan(name, data, after, _sorted(gone), _sorted(stays))
 
 
-def _settle(
-    text: Text, facts: Facts, elsewhere: Elsewhere
-) -> tuple[list[Root], list[tuple[ast.stmt, str, str]]]:
+def _settle(text: Text, facts: Facts, elsewhere: Elsewhere) -> tuple[list[Root], list[tuple[ast.stmt, str, str]]]:
     """Drop from the selection what somebody reads, until nobody reads anything of the rest; then add the orphans."""
     kept: dict[int, str] = {}
     held: dict[int, str] = {}
@@ -103,8 +99,7 @@ def _settle(
         left.append((node, kind, why))
     left += [(node, "unused", why) for node, why in notes if id(node) not in kept]
     return roots, left + [
-        (node, "trace", _TRACE)
-        for node in _traces(text.tree, facts, gone, {node.lineno for node, _, _ in left})
+        (node, "trace", _TRACE) for node in _traces(text.tree, facts, gone, {node.lineno for node, _, _ in left})
     ]
 
 
@@ -113,10 +108,7 @@ def _traces(tree: ast.Module, facts: Facts, gone: set[int], known: set[int]) -> 
     for node in outside(tree, gone):
         if isinstance(node, ast.stmt) and node.lineno not in known:
             parts = _own_parts(node)
-            if any(
-                facts.is_switch(part) or (isinstance(part, ast.Call) and is_tagged(part, facts))
-                for part in parts
-            ):
+            if any(facts.is_switch(part) or (isinstance(part, ast.Call) and is_tagged(part, facts)) for part in parts):
                 yield node
 
 
@@ -130,13 +122,7 @@ def _own_parts(node: ast.AST) -> Iterator[ast.AST]:
 
 def ids(roots: list[Root]) -> set[int]:
     """Ids of all statements that go, those inside others included."""
-    return {
-        id(part)
-        for root in roots
-        for node in root.nodes
-        for part in ast.walk(node)
-        if isinstance(part, ast.stmt)
-    }
+    return {id(part) for root in roots for node in root.nodes for part in ast.walk(node) if isinstance(part, ast.stmt)}
 
 
 def _piece(text: Text, node: ast.stmt, kind: str, why: str = "") -> Piece:

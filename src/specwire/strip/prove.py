@@ -19,9 +19,7 @@ def prove(text: Text, after: bytes, gone: list[ast.stmt], lines: set[int]) -> No
     places = {_place(node) for node in gone}
     expected = _Drop(places).visit(ast.parse(text.data, filename=text.name))
     if ast.dump(found) != ast.dump(expected):
-        raise AssertionError(
-            f"{text.name}: the edited file's syntax tree is not the original's without the debug code"
-        )
+        raise AssertionError(f"{text.name}: the edited file's syntax tree is not the original's without the debug code")
     kept = [line for number, line in enumerate(text.lines, 1) if number not in lines]
     same = after.startswith(text.bom) and after[len(text.bom) :].splitlines(keepends=True) == kept
     if encoding != text.encoding or not same:

@@ -24,11 +24,7 @@ def effect(node: ast.AST, facts: Facts) -> str | None:
     """Why evaluating an expression might do more than look; None when it only looks."""
     for part in _parts(node):
         if isinstance(part, ast.Call):
-            if (
-                not looks_only(part, facts.names)
-                and not facts.is_switch(part)
-                and not facts.is_pure_helper(part)
-            ):
+            if not looks_only(part, facts.names) and not facts.is_switch(part) and not facts.is_pure_helper(part):
                 return f"calls {_short(part.func)}(), which may do more than look"
         elif not isinstance(part, _PLAIN):
             return f"holds {type(part).__name__.lower()}"
@@ -62,18 +58,10 @@ def reports(call: ast.expr, facts: Facts, guarded: int) -> str | None:
 
 def short_guard(node: ast.expr) -> tuple[ast.expr, ast.expr] | None:
     """(condition, call) for a call that is made under a condition within one expression."""
-    if (
-        isinstance(node, ast.BoolOp)
-        and isinstance(node.op, ast.And)
-        and isinstance(node.values[-1], ast.Call)
-    ):
+    if isinstance(node, ast.BoolOp) and isinstance(node.op, ast.And) and isinstance(node.values[-1], ast.Call):
         tests = node.values[:-1]
         return (tests[0] if len(tests) == 1 else ast.BoolOp(node.op, tests)), node.values[-1]
-    if (
-        isinstance(node, ast.IfExp)
-        and isinstance(node.body, ast.Call)
-        and isinstance(node.orelse, ast.Constant)
-    ):
+    if isinstance(node, ast.IfExp) and isinstance(node.body, ast.Call) and isinstance(node.orelse, ast.Constant):
         return node.test, node.body
     return None
 

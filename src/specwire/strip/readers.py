@@ -61,11 +61,7 @@ def loads(tree: ast.AST, name: str, gone: set[int]) -> Iterator[ast.AST]:
     """Nodes outside `gone` that read `name`: a plain name, or an `.attribute` by its name or by a string."""
     for node in outside(tree, gone):
         if name.startswith("."):
-            if (
-                isinstance(node, ast.Attribute)
-                and node.attr == name[1:]
-                and not isinstance(node.ctx, ast.Store)
-            ):
+            if isinstance(node, ast.Attribute) and node.attr == name[1:] and not isinstance(node.ctx, ast.Store):
                 yield node
             elif isinstance(node, ast.AugAssign) and getattr(node.target, "attr", None) == name[1:]:
                 yield node
@@ -100,10 +96,7 @@ def _read_by(binding: Binding, tree: ast.Module, gone: set[int], elsewhere: Else
         return _elsewhere("attribute", name, tree, gone, elsewhere)
     if isinstance(scope, FUNCTIONS):
         declared = {
-            named
-            for node in ast.walk(scope)
-            if isinstance(node, (ast.Global, ast.Nonlocal))
-            for named in node.names
+            named for node in ast.walk(scope) if isinstance(node, (ast.Global, ast.Nonlocal)) for named in node.names
         }
         if name not in declared:
             return _read_in(scope, name, gone)

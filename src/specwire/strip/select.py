@@ -82,11 +82,7 @@ class Selector:
         return None
 
     def _debug_inside(self, node: ast.stmt) -> bool:
-        kinds = (
-            (report_kind(part, self.facts.names), part)
-            for part in ast.walk(node)
-            if isinstance(part, ast.Call)
-        )
+        kinds = ((report_kind(part, self.facts.names), part) for part in ast.walk(node) if isinstance(part, ast.Call))
         return any(kind == "breakpoint" or (kind and is_tagged(part, self.facts)) for kind, part in kinds)
 
     def _block(self, owner: ast.AST, field: str, guarded: int, chosen: Selection) -> None:
@@ -134,9 +130,7 @@ class Selector:
                 return
         for root in roots:
             for node in root.nodes:
-                chosen.leave(
-                    node, root.kind, f"is all that a block holds ({_head(owner)}), and that block has to stay"
-                )
+                chosen.leave(node, root.kind, f"is all that a block holds ({_head(owner)}), and that block has to stay")
 
     def _inside(self, node: ast.stmt, guarded: int, chosen: Selection) -> None:
         """Go on in the blocks of a statement that stays."""

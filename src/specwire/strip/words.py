@@ -32,9 +32,7 @@ _TAG_ANYWHERE = re.compile(
 _FLAG = re.compile(r"(?:^|_)(?:debug|dbg|debugged)(?:_|$)")
 _UPPER = re.compile(rb"\b[A-Z0-9_]{5,}\b")
 _OWN_FLAG = rb"\b_[a-z0-9_]*(?:debug|dbg)[a-z0-9_]*"
-_ONE_TIME = re.compile(
-    rb"\bnot\b(?!\s+in\b).*%b|%b['\"]?(?:\s*,\s*\d+\s*\))?\s*(?:<|==)" % (_OWN_FLAG, _OWN_FLAG)
-)
+_ONE_TIME = re.compile(rb"\bnot\b(?!\s+in\b).*%b|%b['\"]?(?:\s*,\s*\d+\s*\))?\s*(?:<|==)" % (_OWN_FLAG, _OWN_FLAG))
 _STOP = re.compile(rb"\bbreakpoint\s*\(|\b(?:i?pdb|pudb|debugpy|pydevd\w*|IPython\b.*\bembed)\b")
 
 
@@ -67,9 +65,7 @@ class Words(NamedTuple):
         """Whether a file is worth parsing: some line of it holds a word that is one of ours on closer look."""
         if any(part in data for part in self.literals()):
             return True
-        return any(
-            self._line_counts(line, needle) for needle in needles for line in _lines_with(data, needle)
-        )
+        return any(self._line_counts(line, needle) for needle in needles for line in _lines_with(data, needle))
 
     def _line_counts(self, line: bytes, needle: bytes) -> bool:
         if needle in _STOPS:

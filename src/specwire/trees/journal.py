@@ -49,11 +49,7 @@ def digest(data: bytes | None) -> str | None:
 
 def temporary(name: str) -> bool:
     """Whether a file of this name is one of a transaction's own, there only while it lasts."""
-    return (
-        name.startswith(".")
-        and ".specwire-" in name
-        and name.endswith((".new", ".old", ".json", ".draft", ".done"))
-    )
+    return name.startswith(".") and ".specwire-" in name and name.endswith((".new", ".old", ".json", ".draft", ".done"))
 
 
 def new_journal(root: Path, changes: list[Change], replace_links: bool) -> dict[str, Any]:
@@ -110,6 +106,4 @@ def read_journal(journal: Path) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     except ValueError as error:
-        raise SpecwireError(
-            f"{journal}: not a journal of specwire's ({error}). Look at it, then delete it."
-        ) from error
+        raise SpecwireError(f"{journal}: not a journal of specwire's ({error}). Look at it, then delete it.") from error

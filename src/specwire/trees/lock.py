@@ -43,9 +43,7 @@ def _lock(handle: int, root: Path) -> None:
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise SpecwireError(
-            f"{root}: another specwire is at work there. Wait for it, then run this again."
-        ) from None
+        raise SpecwireError(f"{root}: another specwire is at work there. Wait for it, then run this again.") from None
     except OSError as error:
         raise SpecwireError(
             f"{root}: this file system locks no directories ({error.strerror}), so two runs could not be "

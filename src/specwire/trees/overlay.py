@@ -45,8 +45,7 @@ def make_overlay(outcome: Outcome, where: str | os.PathLike[str], force: bool = 
                 shutil.rmtree(old)
     except OSError as error:
         raise SpecwireError(
-            f"{error.filename or place}: the view cannot be made ({error.strerror}). "
-            "Make room or name another place."
+            f"{error.filename or place}: the view cannot be made ({error.strerror}). Make room or name another place."
         ) from error
     return place
 
@@ -94,9 +93,7 @@ def _old_view(place: Path, tree: Path, force: bool) -> Iterator[Path | None]:
         yield None
         return
     if place.is_symlink() or not (place / PACKAGE / MARKER).is_file():
-        raise SpecwireError(
-            f"{place}: is there and is no view of specwire's. Name a new or an empty directory."
-        )
+        raise SpecwireError(f"{place}: is there and is no view of specwire's. Name a new or an empty directory.")
     with locked(place / PACKAGE):
         if strange := next(_not_ours(place, tree, force), None):
             raise SpecwireError(

@@ -11,12 +11,8 @@ def unified(before: bytes | None, after: bytes | None, old: str, new: str, conte
         b"/dev/null" if data is None else name.encode("utf-8", "surrogateescape")
         for data, name in ((before, old), (after, new))
     )
-    lines = difflib.diff_bytes(
-        difflib.unified_diff, _lines(before or b""), _lines(after or b""), *labels, n=context
-    )
-    return b"".join(
-        line if line.endswith(b"\n") else line + b"\n\\ No newline at end of file\n" for line in lines
-    )
+    lines = difflib.diff_bytes(difflib.unified_diff, _lines(before or b""), _lines(after or b""), *labels, n=context)
+    return b"".join(line if line.endswith(b"\n") else line + b"\n\\ No newline at end of file\n" for line in lines)
 
 
 def _lines(data: bytes) -> list[bytes]:

@@ -44,9 +44,7 @@ class Process:
     @cached_property
     def readable(self) -> bool:
         return (
-            os.access(f"/proc/{self.pid}/environ", os.R_OK)
-            and self.exe != ""
-            and _can_read(f"/proc/{self.pid}/maps")
+            os.access(f"/proc/{self.pid}/environ", os.R_OK) and self.exe != "" and _can_read(f"/proc/{self.pid}/maps")
         )
 
     @cached_property
@@ -102,9 +100,7 @@ class Process:
         if kind == "module" and (value == PACKAGE or value.startswith(PACKAGE + ".")):
             return f"it was started as -m {value}"
         pairs = zip(self.argv, self.argv[1:], strict=False)
-        if module := next(
-            (name for flag, name in pairs if flag == "-m" and name.startswith(PACKAGE + ".")), None
-        ):
+        if module := next((name for flag, name in pairs if flag == "-m" and name.startswith(PACKAGE + ".")), None):
             return f"it was started with -m {module}"
         if kind == "code" and _IMPORTS.search(value.encode("utf-8", "surrogateescape")):
             return "its command imports sglang"
@@ -120,10 +116,7 @@ def processes() -> dict[int, Process]:
     found = {}
     for name in os.listdir("/proc"):
         if name.isdigit() and int(name) != os.getpid():
-            argv = [
-                part.decode("utf-8", "surrogateescape")
-                for part in _read(f"/proc/{name}/cmdline").split(b"\0")
-            ]
+            argv = [part.decode("utf-8", "surrogateescape") for part in _read(f"/proc/{name}/cmdline").split(b"\0")]
             while argv and not argv[-1].strip():
                 argv.pop()
             if argv:  # a kernel thread or a zombie has none
@@ -162,9 +155,7 @@ def search_path(process: Process, table: dict[int, Process]) -> list[str]:
     first += _first(process)
     first += [os.path.join(process.cwd, entry) for entry in environ.get("PYTHONPATH", "").split(":") if entry]
     sites = _sites(process, environ) + (_sites(parent, environ) if heir else [])
-    return list(
-        dict.fromkeys([*first, *(place for site in sites for place in (site, *_links_of(process, site)))])
-    )
+    return list(dict.fromkeys([*first, *(place for site in sites for place in (site, *_links_of(process, site)))]))
 
 
 def _first(process: Process) -> list[str]:
@@ -192,8 +183,7 @@ def _sites(process: Process, environ: dict[str, str]) -> list[str]:
             "lib/python3/dist-packages",
         ):
             found += [
-                path.removeprefix(outer)
-                for path in sorted(glob.glob(f"{glob.escape(outer + prefix)}/{pattern}"))
+                path.removeprefix(outer) for path in sorted(glob.glob(f"{glob.escape(outer + prefix)}/{pattern}"))
             ]
     return list(dict.fromkeys(found))
 

@@ -295,9 +295,7 @@ def _sweep(root: Path, entries: list[Entry]) -> None:
 
 def _require(path: Path, before: str | None, name: str | None = None) -> None:
     if _hash_of(path) != before:
-        raise SpecwireError(
-            f"{name or path}: changed while specwire was at work. Nothing was changed. Run this again."
-        )
+        raise SpecwireError(f"{name or path}: changed while specwire was at work. Nothing was changed. Run this again.")
 
 
 def _require_writable(entry: Entry, view: bool) -> None:

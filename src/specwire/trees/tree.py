@@ -184,9 +184,7 @@ def _installed(python: str) -> Path:
     try:
         done = subprocess.run([python, "-c", code], capture_output=True, text=True, timeout=60)
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise SpecwireError(
-            f"{python}: cannot be run ({error}). Name a Python interpreter with --python."
-        ) from error
+        raise SpecwireError(f"{python}: cannot be run ({error}). Name a Python interpreter with --python.") from error
     place = done.stdout.strip().splitlines()[-1] if done.stdout.strip() else ""
     if not place:
         raise SpecwireError(

@@ -31,19 +31,67 @@ from specwire.preflight.interpreter.values import (
 )
 
 _PLAIN = {
-    "len": len, "list": list, "tuple": tuple, "sorted": sorted, "max": max, "min": min, "sum": sum, "any": any,
-    "all": all, "int": int, "float": float, "str": str, "bool": bool, "abs": abs, "reversed": reversed,
-    "enumerate": enumerate, "zip": zip, "range": range, "set": set, "frozenset": set, "dict": dict,
+    "len": len,
+    "list": list,
+    "tuple": tuple,
+    "sorted": sorted,
+    "max": max,
+    "min": min,
+    "sum": sum,
+    "any": any,
+    "all": all,
+    "int": int,
+    "float": float,
+    "str": str,
+    "bool": bool,
+    "abs": abs,
+    "reversed": reversed,
+    "enumerate": enumerate,
+    "zip": zip,
+    "range": range,
+    "set": set,
+    "frozenset": set,
+    "dict": dict,
 }
 BUILTINS = {*_PLAIN, "getattr", "hasattr", "setattr", "isinstance", "super", "type", "print", "callable"}
 _MAKE_LAYERS = {"make_layers", "make_pp_layers", "make_layers_non_pp"}
 _METHODS = {
-    str: {"replace", "startswith", "endswith", "split", "rsplit", "partition", "rpartition", "strip", "lstrip",
-          "rstrip", "lower", "upper", "format", "join", "removeprefix", "removesuffix", "find", "isdigit", "count"},
+    str: {
+        "replace",
+        "startswith",
+        "endswith",
+        "split",
+        "rsplit",
+        "partition",
+        "rpartition",
+        "strip",
+        "lstrip",
+        "rstrip",
+        "lower",
+        "upper",
+        "format",
+        "join",
+        "removeprefix",
+        "removesuffix",
+        "find",
+        "isdigit",
+        "count",
+    },
     list: {"index", "count", "copy", "append", "extend", "insert", "pop", "remove", "sort", "reverse", "clear"},
     tuple: {"index", "count"},
     dict: {"get", "items", "keys", "values", "copy", "update", "setdefault", "pop"},
-    set: {"union", "intersection", "difference", "isdisjoint", "issubset", "copy", "add", "update", "discard", "remove"},
+    set: {
+        "union",
+        "intersection",
+        "difference",
+        "isdisjoint",
+        "issubset",
+        "copy",
+        "add",
+        "update",
+        "discard",
+        "remove",
+    },
 }
 _TAKE = ("append", "capture", "slot")
 
@@ -183,8 +231,9 @@ def _make_layers(machine: Machine, args: list[Any], kwargs: dict[str, Any]) -> A
         if isinstance(make, Function):
             names = [argument.arg for argument in make.node.args.args]
             given = {"prefix": ""} if "prefix" in names else {}
-            made = execute.call(machine, make, [] if "idx" in names else [index],
-                                given | ({"idx": index} if "idx" in names else {}))
+            made = execute.call(
+                machine, make, [] if "idx" in names else [index], given | ({"idx": index} if "idx" in names else {})
+            )
         layers.append(made if isinstance(made, Thing) else Thing(External("layer")))
     return layers
 
@@ -200,11 +249,7 @@ def _external(machine: Machine, function: External, args: list[Any], kwargs: dic
     if name == "cast" and len(args) == 2:
         return args[1]
     if name == "deepcopy" and args:
-        return (
-            Config(dict(args[0].data), args[0].defaults, args[0].never)
-            if isinstance(args[0], Config)
-            else args[0]
-        )
+        return Config(dict(args[0].data), args[0].defaults, args[0].never) if isinstance(args[0], Config) else args[0]
     if name[:1].isupper():
         return Thing(function, args, kwargs)
     return UNKNOWN

@@ -23,14 +23,24 @@ from specwire.preflight.interpreter.values import (
 )
 
 _BINARY = {
-    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
-    ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod, ast.BitOr: operator.or_, ast.BitAnd: operator.and_,
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.BitOr: operator.or_,
+    ast.BitAnd: operator.and_,
 }
 # Longer than any list of layers, heads or tensors that is walked here.
 ITEMS = 100_000
 _COMPARE = {
-    ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le,
-    ast.Gt: operator.gt, ast.GtE: operator.ge,
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
 }
 
 
@@ -296,9 +306,23 @@ def _walrus(machine: Machine, node: ast.NamedExpr, frame: Frame) -> Any:
 
 
 _HANDLERS: dict[type, Any] = {
-    ast.Constant: _constant, ast.Name: _name, ast.Subscript: _subscript,
-    ast.BinOp: _binary, ast.UnaryOp: _unary, ast.BoolOp: _boolean, ast.Compare: _compare,
-    ast.IfExp: _conditional, ast.List: _sequence, ast.Tuple: _sequence, ast.Set: _sequence, ast.Dict: _dict,
-    ast.ListComp: _comprehension, ast.SetComp: _comprehension, ast.DictComp: _comprehension,
-    ast.GeneratorExp: _comprehension, ast.JoinedStr: _text, ast.Lambda: _lambda, ast.NamedExpr: _walrus,
+    ast.Constant: _constant,
+    ast.Name: _name,
+    ast.Subscript: _subscript,
+    ast.BinOp: _binary,
+    ast.UnaryOp: _unary,
+    ast.BoolOp: _boolean,
+    ast.Compare: _compare,
+    ast.IfExp: _conditional,
+    ast.List: _sequence,
+    ast.Tuple: _sequence,
+    ast.Set: _sequence,
+    ast.Dict: _dict,
+    ast.ListComp: _comprehension,
+    ast.SetComp: _comprehension,
+    ast.DictComp: _comprehension,
+    ast.GeneratorExp: _comprehension,
+    ast.JoinedStr: _text,
+    ast.Lambda: _lambda,
+    ast.NamedExpr: _walrus,
 }

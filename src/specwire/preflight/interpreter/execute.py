@@ -43,9 +43,7 @@ def _bind(machine: Machine, function: Function, args: list[Any], kwargs: dict[st
     scope = Frame(function.module, {}, function.closure, function.owner)
     defaults = dict(zip(names[len(names) - len(spec.defaults) :], spec.defaults))
     defaults |= {
-        argument.arg: default
-        for argument, default in zip(spec.kwonlyargs, spec.kw_defaults)
-        if default is not None
+        argument.arg: default for argument, default in zip(spec.kwonlyargs, spec.kw_defaults) if default is not None
     }
     for name, given in zip(names, args):
         frame.names[name] = given

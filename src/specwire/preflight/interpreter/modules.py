@@ -154,11 +154,7 @@ class Source:
                 for ref in self.mro(cls)
                 for node in ast.walk(ref.node)
                 if (isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store))
-                or (
-                    isinstance(node, ast.Constant)
-                    and isinstance(node.value, str)
-                    and node.value.isidentifier()
-                )
+                or (isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.isidentifier())
             )
         return name in self._set_by[key]
 

@@ -94,14 +94,10 @@ def copy_all_layer_kv_cache_cpu(data_ptrs: Tensor, strides: Tensor, tgt_loc: Ten
     for address, width in zip(data_ptrs.tolist(), strides.tolist()):
         memory = (ctypes.c_uint8 * (height * width)).from_address(address)
         buffer = torch.frombuffer(memory, dtype=torch.uint8).view(height, width)
-        buffer[target] = buffer[
-            source
-        ]  # the right side is a copy, so every row is read before one is written
+        buffer[target] = buffer[source]  # the right side is a copy, so every row is read before one is written
 
 
-def fill_bonus_tokens_cpu(
-    accept_tokens: Tensor, accept_lens: Tensor, bonus_tokens: Tensor, accept_stride: int
-) -> None:
+def fill_bonus_tokens_cpu(accept_tokens: Tensor, accept_lens: Tensor, bonus_tokens: Tensor, accept_stride: int) -> None:
     """The last accepted token of each request: the one that the target itself chose.
 
     accept_tokens [requests * accept_stride]; accept_lens [requests], the bonus token counted;
@@ -111,9 +107,7 @@ def fill_bonus_tokens_cpu(
     bonus_tokens.copy_(accept_tokens.reshape(-1)[first + accept_lens.long() - 1])
 
 
-def fill_accept_out_cache_loc_cpu(
-    accept_index: Tensor, out_cache_loc: Tensor, accept_out_cache_loc: Tensor
-) -> None:
+def fill_accept_out_cache_loc_cpu(accept_index: Tensor, out_cache_loc: Tensor, accept_out_cache_loc: Tensor) -> None:
     """The slots of the accepted tokens, packed to the front; -1 in accept_index means not accepted."""
     accepted = accept_index.reshape(-1)
     accepted = accepted[accepted > -1].long()

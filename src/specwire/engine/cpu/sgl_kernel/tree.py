@@ -34,9 +34,7 @@ def build_tree_kernel_efficient_cpu(
     """
     mode, n = int(tree_mask_mode), draft_token_num
     if mode not in (FULL_MASK, QLEN_ONLY):
-        raise NotImplementedError(
-            f"sgl_kernel.build_tree_kernel_efficient_cpu with a packed mask (mode {mode})"
-        )
+        raise NotImplementedError(f"sgl_kernel.build_tree_kernel_efficient_cpu with a packed mask (mode {mode})")
     mask_start = 0
     for request, length in enumerate(seq_lens.tolist()):
         kept = selected_index[request].tolist()
