@@ -168,7 +168,7 @@ def read(path: Path) -> None:
 
 
 def max_difference(golden: Path, capture: Path, rows: int) -> float:
-    """The peer: memory maps, chunks of a quarter of a million elements, nothing per row."""
+    """The peer: memory maps, chunks of CHUNK elements, nothing per row."""
     a, b = open_tensors(golden), open_tensors(capture)
     states = mapped(b, "hidden_states").view(rows, len(SLOTS), HIDDEN)
     worst, step = 0.0, max(1, CHUNK // HIDDEN)
