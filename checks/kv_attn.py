@@ -6,6 +6,7 @@ own.
 Fix: give the draft its own cache and its own attention settings.
 """
 
+from specwire.diagnosis.alterations import mixed_from
 from specwire.diagnosis.case import Case
 from specwire.diagnosis.evidence import Evidence
 from specwire.diagnosis.finding import Cause
@@ -39,27 +40,15 @@ def check(evidence: Evidence) -> Cause | None:
     )
 
 
-def _after(position):
-    """The states as they are before a position, and from there on with a little of the row before."""
-
-    def alter(states, world):
-        import torch
-
-        later = (torch.arange(len(states)) >= position)[:, None]
-        return states + 0.1 * later * states.roll(1, 0)
-
-    return alter
-
-
 CAUGHT = [
-    Case("the target's own window", alter=_after(4)),
+    Case("the target's own window", alter=mixed_from(4)),
     Case("only itself", draft_run={"window": 1}),
     Case("a window of four", draft_run={"window": 4}),
     Case("its own window left out", draft_run={"window": None, "own_window": 4}),
     Case("another window than its own", draft_run={"window": 2, "own_window": 4}),
 ]
 CLEAN = [
-    Case("from the second row on", draft_run={}, alter=_after(1)),
+    Case("from the second row on", draft_run={}, alter=mixed_from(1)),
     Case("all before", draft_run={}),
     Case("its own window", draft_run={"own_window": 4}),
     Case("another theta", draft_run={"theta": 500000.0}),

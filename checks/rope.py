@@ -5,6 +5,7 @@ Cause: one table shared by target and draft, a theta read from the wrong place, 
 Fix: run the draft with the rotary settings it was trained with.
 """
 
+from specwire.diagnosis.alterations import mixed_from
 from specwire.diagnosis.case import Case
 from specwire.diagnosis.evidence import Evidence
 from specwire.diagnosis.finding import Cause
@@ -37,27 +38,15 @@ def check(evidence: Evidence) -> Cause | None:
     )
 
 
-def _after(position):
-    """The states as they are before a position, and from there on with a little of the row before."""
-
-    def alter(states, world):
-        import torch
-
-        later = (torch.arange(len(states)) >= position)[:, None]
-        return states + 0.1 * later * states.roll(1, 0)
-
-    return alter
-
-
 CAUGHT = [
-    Case("the target's own", alter=_after(1)),
-    Case("the target's own, in bfloat16", alter=_after(1), dtype="bfloat16"),
+    Case("the target's own", alter=mixed_from(1)),
+    Case("the target's own, in bfloat16", alter=mixed_from(1), dtype="bfloat16"),
     Case("another theta", draft_run={"theta": 500000.0}),
     Case("no rotation", draft_run={"theta": None}),
 ]
 CLEAN = [
-    Case("from the fourth row on", draft_run={}, alter=_after(3)),
-    Case("from the first row on", draft_run={}, alter=_after(0)),
+    Case("from the fourth row on", draft_run={}, alter=mixed_from(3)),
+    Case("from the first row on", draft_run={}, alter=mixed_from(0)),
     Case(
         "rows late, but for the first", draft_run={}, alter=lambda states, world: states[[0, *range(len(states) - 1)]]
     ),

@@ -36,7 +36,6 @@ def _by_size(evidence: Evidence) -> Cause | None:
 
 
 def _by_states(evidence: Evidence) -> Cause | None:
-    other, configs = _configs(evidence)
     if evidence.slot_count != len(evidence.trained) or any(k is not None for k in evidence.found):
         return None
     away = [distance for _, distance in evidence.nearest]
@@ -45,17 +44,13 @@ def _by_states(evidence: Evidence) -> Cause | None:
     related, whole = all(distance < 0.7 for distance in away), len(evidence.seen.boundaries) > evidence.golden.layers
     # The same embeddings and nothing else alike: hardly another target, rather something unknown done to its states.
     unsure = (related and not whole) or (not related and _embedding_state(evidence) == "exact")
-    return Cause(
-        "likely" if other or not unsure else "possible",
-        f"no slot holds any boundary of the golden: nearest are {[k for k, _ in evidence.nearest]} at "
-        "relative L2 "
+    return _cause(
+        evidence,
+        not unsure,
+        f"no slot holds any boundary of the golden: nearest are {[k for k, _ in evidence.nearest]} at relative L2 "
         f"{[float(f'{distance:.2g}') for distance in away]}"
-        + (", near enough for a relative of the target" if related else "")
-        + _embeddings(evidence)
-        + configs,
-        _fix(evidence),
+        + (", near enough for a relative of the target" if related else ""),
         steps=6,
-        last_resort=not other,
     )
 
 
@@ -67,29 +62,39 @@ def _in_part(evidence: Evidence) -> Cause | None:
     rows = {row for slot in off for row in evidence.bad_rows(slot)}
     if not rows:
         return None
-    other, configs = _configs(evidence)
     right = [slot for slot in range(evidence.slot_count) if slot not in off]
     away = [float(f"{max(evidence.errors(slot, evidence.trained[slot])):.2g}") for slot in off]
-    return Cause(
-        "likely" if other else "possible",
+    return _cause(
+        evidence,
+        False,
         f"slots {list(off)} hold no boundary of the golden in {len(rows)} of {len(evidence.seen.places)} rows (relative L2 "
         f"up to {away})"
         + (f", slots {right} are exact" if right else "")
-        + ("" if other else ": nothing known explains it")
-        + _embeddings(evidence)
-        + configs,
-        _fix(evidence),
+        + ("" if _other_config(evidence) else ": nothing known explains it"),
         steps=7,
+    )
+
+
+def _cause(evidence: Evidence, sure: bool, said: str, steps: int) -> Cause:
+    """A last resort, unless the served target's config is known to be another."""
+    other = _other_config(evidence)
+    return Cause(
+        "likely" if other or sure else "possible",
+        said + _embeddings(evidence) + other,
+        f"serve the target that the golden is of ({evidence.golden.target}), or build a golden and train a draft for the "
+        "one served; if it is the same one, see that the golden's token_ids are all the tokens that its states were "
+        "computed from (BOS, chat template)",
+        steps=steps,
         last_resort=not other,
     )
 
 
-def _configs(evidence: Evidence) -> tuple[bool, str]:
-    """Whether the served target's config is known to be another than the golden's, and a phrase that says so."""
+def _other_config(evidence: Evidence) -> str:
+    """That the served target's config is known to be another than the golden's; empty where it is not."""
     served, golden = evidence.context.target_name, evidence.golden.target
     hashes = [name.partition("sha256:")[2] for name in (served or "", golden)]
     other = all(hashes) and hashes[0] != hashes[1]
-    return other, f"; the config served is {served}, the golden is of {golden}" if other else ""
+    return f"; the config served is {served}, the golden is of {golden}" if other else ""
 
 
 def _embedding_state(evidence: Evidence) -> str | None:
@@ -102,14 +107,6 @@ def _embeddings(evidence: Evidence) -> str:
         "differs": "; the embeddings, boundary 0, differ already",
     }
     return said.get(_embedding_state(evidence) or "", "")
-
-
-def _fix(evidence: Evidence) -> str:
-    return (
-        f"serve the target that the golden is of ({evidence.golden.target}), or build a golden and train a draft for the "
-        "one served; if it is the same one, see that the golden's token_ids are all the tokens that its states were "
-        "computed from (BOS, chat template)"
-    )
 
 
 CAUGHT = [

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from array import array
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -130,6 +131,12 @@ class Capture:
             for event in self.events
             if event.site == site and (event.prefill or not prefill) and rank in (None, event.rank)
         ]
+
+
+def told(events: Iterable[Event]) -> list[int] | None:
+    """The boundaries that the engine itself says it captures, by the first of these events that has its word; None
+    without one."""
+    return next((event.about["captured"] for event in events if event.about.get("captured")), None)
 
 
 def open_capture(path: Path | str) -> Capture:

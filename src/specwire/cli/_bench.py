@@ -38,15 +38,8 @@ def stand_options(function: Callable[..., Any]) -> Callable[..., Any]:
         click.argument("tree", metavar="[TREE]", required=False),
         click.argument("engine_arguments", nargs=-1, type=click.UNPROCESSED, metavar="[-- ENGINE ARGS]"),
         click.option("--target", type=click.Path(path_type=Path), metavar="DIR", help="The target model's directory."),
-        click.option(
-            "--tp",
-            "ranks",
-            default=1,
-            show_default=True,
-            type=click.IntRange(1),
-            help="Ranks: GPUs, or CPU processes.",
-        ),
-        click.option("--device", default="auto", show_default=True, type=click.Choice(["auto", "cuda", "cpu"])),
+        options.ranks,
+        options.device,
         click.option("--no-profile", is_flag=True, help="Run TREE as it is, without the profiling taps."),
         click.option(
             "--boot-timeout",

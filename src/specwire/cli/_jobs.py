@@ -44,15 +44,8 @@ def job_options(function: Callable[..., Any]) -> Callable[..., Any]:
                 metavar="N",
                 help="How many tokens to generate [default: 2; without a golden 8].",
             ),
-            click.option(
-                "--tp",
-                "ranks",
-                default=1,
-                show_default=True,
-                type=click.IntRange(1),
-                help="Ranks: GPUs, or CPU processes.",
-            ),
-            click.option("--device", default="auto", show_default=True, type=click.Choice(["auto", "cuda", "cpu"])),
+            options.ranks,
+            options.device,
             click.option(
                 "--probe",
                 "names",

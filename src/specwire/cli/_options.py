@@ -13,17 +13,41 @@ import click
 
 from specwire.errors import SpecwireError
 
+
+def numbers(text: str, option: str) -> list[int]:
+    """What an option such as `--tokens 3,4,5` lists: at least one. Raises SpecwireError for anything else."""
+    try:
+        found = [int(part) for part in text.replace(" ", ",").split(",") if part]
+    except ValueError:
+        found = []
+    if not found:
+        raise SpecwireError(f"{option} takes whole numbers separated by commas, not {text!r}")
+    return found
+
+
+def listed(ctx: click.Context, option: click.Parameter, text: str | None) -> list[int] | None:
+    """The callback of an option that takes `numbers`; None when it was not given."""
+    return numbers(text, option.opts[0]) if text else None
+
+
 as_json = click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout, nothing else there.")
 quiet = click.option("--quiet", is_flag=True, help="No progress and no notes on stderr.")
 dry_run = click.option("--dry-run", is_flag=True, help="Say what would be done; write nothing.")
 show_diff = click.option(
     "--diff", "show_diff", is_flag=True, help="Print a unified diff of what would change; write nothing."
 )
+ranks = click.option(
+    "--tp", "ranks", default=1, show_default=True, type=click.IntRange(1), help="Ranks: GPUs, or CPU processes."
+)
+device = click.option("--device", default="auto", show_default=True, type=click.Choice(["auto", "cuda", "cpu"]))
 accept_length = click.option(
     "--accept-length", type=float, help="The acceptance length that was seen in service; a hint, never a proof."
 )
 trained = click.option(
-    "--trained", metavar="KS", help="The boundaries that the draft was trained on, in slot order; overrules the golden."
+    "--trained",
+    metavar="KS",
+    callback=listed,
+    help="The boundaries that the draft was trained on, in slot order; overrules the golden.",
 )
 wait = click.option(
     "--wait", type=float, metavar="SECONDS", help="While a process runs from the tree, wait so long for its end."
@@ -86,17 +110,6 @@ def emit(document: dict[str, Any]) -> None:
 
     json.dump(document, sys.stdout, indent=2, allow_nan=False)
     sys.stdout.write("\n")
-
-
-def numbers(text: str, option: str) -> list[int]:
-    """What an option such as `--tokens 3,4,5` lists: at least one. Raises SpecwireError for anything else."""
-    try:
-        found = [int(part) for part in text.replace(" ", ",").split(",") if part]
-    except ValueError:
-        found = []
-    if not found:
-        raise SpecwireError(f"{option} takes whole numbers separated by commas, not {text!r}")
-    return found
 
 
 def typed() -> str:

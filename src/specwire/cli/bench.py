@@ -63,6 +63,7 @@ def command(drafts, steps, topk, draft_tokens, env, no_baseline, urls, boots, re
     from specwire.bench.render import bench_text
     from specwire.bench.run import SCHEMA, bench, exit_code, provenance
     from specwire.cli._jobs import place_for
+    from specwire.regular import written_whole
 
     say = options.progress(quiet, first_after=0.0, every=0.0)
     if not urls and not drafts and no_baseline:
@@ -91,6 +92,7 @@ def command(drafts, steps, topk, draft_tokens, env, no_baseline, urls, boots, re
             "provenance": provenance(tree, rest["target"], drafts, sys.argv),
         }
         text = json.dumps(document, indent=2, allow_nan=False)
-        (place / "bench.json").write_text(text + "\n", "utf-8")
+        with written_whole(place / "bench.json") as file:
+            file.write(f"{text}\n".encode())
         print(text if as_json else bench_text(document))
     return exit_code(document, require)

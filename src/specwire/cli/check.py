@@ -46,7 +46,7 @@ def command(
     tree: str | None,
     launch: str | None,
     accept_length: float | None,
-    trained: str | None,
+    trained: list[int] | None,
     beside: tuple[Path, ...],
     html: Path | None,
     quiet: bool,
@@ -77,7 +77,7 @@ def command(
         accept_length=accept_length,
         tree=Tree.find(tree) if tree else None,
         beside=beside,
-        trained=_options.numbers(trained, "--trained") if trained else None,
+        trained=trained,
     )
     if capture:
         document = check_capture(golden, capture, context)

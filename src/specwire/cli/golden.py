@@ -34,6 +34,7 @@ def command() -> None:
 @click.option(
     "--trained",
     metavar="KS",
+    callback=_options.listed,
     help="Boundaries the draft was trained on, in slot order, such as 3,31,59. Without it the engine's usual ones are "
     "recorded as assumed: no difference to them is then a fault.",
 )
@@ -52,7 +53,7 @@ def build(
     out: Path,
     tokens: tuple[str, ...],
     prompts_file: Path | None,
-    trained: str | None,
+    trained: list[int] | None,
     boundaries: str,
     dtype: str | None,
     name: str | None,
@@ -75,7 +76,7 @@ def build(
         out,
         prompts,
         dtype=dtype,
-        trained=_options.numbers(trained, "--trained") if trained else None,
+        trained=trained,
         boundaries=None if boundaries == "all" else _options.numbers(boundaries, "--boundaries"),
         name=name,
         say=lambda text: _options.note(text, quiet),
@@ -92,7 +93,12 @@ def build(
     help="The target model's directory; its config.json is read.",
 )
 @click.option("--out", required=True, type=_options.OutFile(), metavar="FILE", help="The golden file to write.")
-@click.option("--ids", metavar="IDS", help="Layer ids of the data, in its order, as the trainer wrote them.")
+@click.option(
+    "--ids",
+    metavar="IDS",
+    callback=_options.listed,
+    help="Layer ids of the data, in its order, as the trainer wrote them.",
+)
 @click.option(
     "--convention",
     type=click.Choice(["boundary", "layer-output"]),
@@ -101,6 +107,7 @@ def build(
 @click.option(
     "--trained",
     metavar="KS",
+    callback=_options.listed,
     help="Boundaries the draft was trained on, in slot order; all of the data's by default.",
 )
 @click.option("--limit", default=8, show_default=True, help="Records to take.")
@@ -111,9 +118,9 @@ def import_(
     path: Path,
     target: Path,
     out: Path,
-    ids: str | None,
+    ids: list[int] | None,
     convention: str | None,
-    trained: str | None,
+    trained: list[int] | None,
     limit: int,
     quiet: bool,
     as_json: bool,
@@ -145,9 +152,9 @@ def import_(
         path,
         out,
         target,
-        ids=_options.numbers(ids, "--ids") if ids else None,
+        ids=ids,
         convention=convention,
-        trained=_options.numbers(trained, "--trained") if trained else None,
+        trained=trained,
         limit=limit,
         say=lambda text: _options.note(text, quiet),
     )

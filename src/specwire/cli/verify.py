@@ -36,13 +36,14 @@ def command(out, accept_length, trained, html, as_json, quiet, **job):
     from specwire import verify
     from specwire.diagnosis import render
     from specwire.diagnosis.check import EXIT
+    from specwire.regular import written_whole
 
     found = jobs.job_of(**job)
-    known = options.numbers(trained, "--trained") if trained else None
     with jobs.place_for(out) as place:
-        document = verify.verify(found, place, options.progress(quiet, first_after=0.0), accept_length, known)
+        document = verify.verify(found, place, options.progress(quiet, first_after=0.0), accept_length, trained)
         text = json.dumps(document, indent=2, allow_nan=False)
-        (place / "verify.json").write_text(text + "\n", "utf-8")
+        with written_whole(place / "verify.json") as file:
+            file.write(f"{text}\n".encode())
         if html:
             from specwire.diagnosis.html import write_page
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from specwire.capture import Capture
+from specwire.capture import Capture, told
 from specwire.diagnosis.context import Context
 from specwire.diagnosis.document import number
 from specwire.diagnosis.evidence import Evidence
@@ -38,7 +38,7 @@ def no_golden(capture: Capture, context: Context) -> NoGolden:
 def _slots(capture: Capture, context: Context, hidden: int) -> tuple[int, ...]:
     """The boundaries that the draft's slots should hold by the engine's own word, by the tree's rule, or just so many
     as its `fc` takes."""
-    said = next((event.about["captured"] for event in capture.events if event.about.get("captured")), None)
+    said = told(capture.events)
     if said is None and context.rule and context.draft:
         said = context.rule(context.layer_ids)
     if said and min(said) >= 0:

@@ -35,6 +35,18 @@ def one_slot(
     return alter
 
 
+def mixed_from(position: int) -> Callable[[torch.Tensor, World], torch.Tensor]:
+    """An `alter` that mixes a little of the row before into every row from a position on."""
+
+    def alter(states: torch.Tensor, world: World) -> torch.Tensor:
+        import torch
+
+        later = (torch.arange(len(states)) >= position)[:, None]
+        return states + 0.1 * later * states.roll(1, 0)
+
+    return alter
+
+
 def rotated(states: torch.Tensor, world: World) -> torch.Tensor:
     """The states in another orthonormal basis, the same in every slot."""
     import torch

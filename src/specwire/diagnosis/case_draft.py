@@ -3,10 +3,9 @@ rightly or not.
 
 How it is run: `theta` and `window` change the layer, `own_window` is its config's window; `fc`, `layer`, `head`
 and `embed` may be "random" (the engine's are not the checkpoint's), `names` "unknown" (the MLP's, in the checkpoint),
-`nan` names the
-tensor of the checkpoint that holds one, or "its layer", which then comes of sound ones; `unmapped` leaves d2t out, `norms` and `bias`
-are "there" (before fc, and its own) or "skipped" (there, and not applied), `output` is "normed" where the config
-does not say so, or "bare" where it says normed.
+`nan` names the tensor of the checkpoint that holds one, or "its layer", which then comes of sound ones; `unmapped`
+leaves d2t out, `norms` and `bias` are "there" (before fc, and its own) or "skipped" (there, and not applied), `output`
+is "normed" where the config does not say so, or "bare" where it says normed.
 """
 
 from __future__ import annotations

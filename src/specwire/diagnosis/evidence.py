@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from specwire.capture import Capture, Event
+from specwire.capture import Capture, Event, told
 from specwire.diagnosis.align import Alignment, Piece, knows
 from specwire.diagnosis.compare import Comparison
 from specwire.diagnosis.context import Context
@@ -116,6 +116,11 @@ class Evidence:
             raise NotSeen("a log does not hold whole states")
         return transcript(self.capture, self.capture.answers)
 
+    @property
+    def told(self) -> Sequence[int] | None:
+        """The boundaries that the engine itself says it captures; None without its word, as for a log."""
+        return told(self.capture.events) if self.capture else None
+
     @cached_property
     def self_check(self) -> SelfCheck:
         """Whether the target's head makes the answer of the last states; NotSeen when it cannot be asked."""
@@ -124,7 +129,7 @@ class Evidence:
 
         said, head = self.transcript, head_of(self.context)
         layers = head.config["num_hidden_layers"]
-        captured = next((event.about["captured"] for event in self.capture.events if event.about.get("captured")), [])
+        captured = self.told or []
         return self_check(said, head, layers, captured.index(layers) if layers in captured else None)
 
     @cached_property

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from specwire.capture import told
 from specwire.diagnosis.finding import Cause
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ def told_in_vain(evidence: Evidence) -> Sequence[int] | None:
     such forward."""
     ends = evidence.capture.at("forward-end") if evidence.capture else []
     none = [event for event in ends if str(event.about.get("note") or "").startswith("captured: 0")]
-    return next((event.about["captured"] for event in none if event.about.get("captured")), None)
+    return told(none)
 
 
 def static_cause(evidence: Evidence, name: str) -> Cause | None:

@@ -50,8 +50,7 @@ def _as_many(evidence: Evidence) -> bool:
 
 def _said(evidence: Evidence) -> Sequence[int]:
     """The boundaries that the engine said it captures, else what the tree's rule makes of the draft's ids."""
-    events = evidence.capture.events if evidence.capture else []
-    if said := next((event.about["captured"] for event in events if event.about.get("captured")), None):
+    if said := evidence.told:
         return said
     context = evidence.context
     return (context.rule(context.layer_ids) if context.rule and context.draft else None) or ()

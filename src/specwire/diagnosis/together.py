@@ -39,7 +39,7 @@ def two_faults(evidence: Evidence, checks: Mapping[str, ModuleType]) -> list[Cau
             continue
         first = min(done, key=lambda cause: cause.steps)
         held = replace(evidence)
-        held.__dict__["found"] = taken
+        held.__dict__["found"] = taken  # computed from the rows otherwise, which hold no boundary until undone
         layers = [cause for name in LAYERS if (cause := _cause(checks, name, held))]
         if layers:
             other = min(layers, key=lambda cause: cause.steps)
@@ -54,8 +54,7 @@ def two_faults(evidence: Evidence, checks: Mapping[str, ModuleType]) -> list[Cau
 def _taken(evidence: Evidence) -> Iterator[tuple[int, ...]]:
     """Which layers may have been taken: what the target said that it captures, and the nearest ones."""
     trained = evidence.trained
-    events = evidence.capture.events if evidence.capture else []
-    said = next((tuple(event.about["captured"]) for event in events if event.about.get("captured")), ())
+    said = tuple(evidence.told or ())
     if len(said) == len(trained) and said != trained:
         yield said
     nearest = tuple(k for k, _ in evidence.nearest)
