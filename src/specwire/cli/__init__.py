@@ -33,6 +33,12 @@ def _output() -> Iterator[None]:
         raise
 
 
+def _first_sentence(command: click.Command) -> str:
+    """The first sentence of a command's help, whole: click's own would be cut at 45 columns."""
+    paragraph = " ".join((command.short_help or command.help or "").split("\n\n")[0].split())
+    return paragraph.partition(". ")[0].rstrip(".") + "."
+
+
 def _stdout_is_broken() -> bool:
     try:
         sys.stdout.write("\n")
@@ -40,6 +46,16 @@ def _stdout_is_broken() -> bool:
     except OSError:
         return True
     return False
+
+
+# The order of `specwire --help`: what each group is for, and its commands. One that is missing here stands at the end.
+GROUPS = {
+    "Diagnose": ("preflight", "verify", "run", "check", "golden", "explain"),
+    "Tap a tree": ("probes", "apply", "status", "remove"),
+    "Ship": ("strip", "gate", "ship"),
+    "Speed": ("bench", "sweep", "profile", "report"),
+    "Set-up": ("env", "engine-args"),
+}
 
 
 class Commands(click.Group):
@@ -66,9 +82,31 @@ class Commands(click.Group):
             return None
         return importlib.import_module(f"{__name__}.{name.replace('-', '_')}").command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            from difflib import get_close_matches
+
+            if near := get_close_matches(args[0], self.list_commands(ctx), n=3):
+                error.message += f" Did you mean {' or '.join(near)}?"
+            raise
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        names = self.list_commands(ctx)
+        groups = {title: [name for name in group if name in names] for title, group in GROUPS.items()}
+        if others := [name for name in names if not any(name in group for group in groups.values())]:
+            groups["Other"] = others
+        for title, group in groups.items():
+            commands = [(name, self.get_command(ctx, name)) for name in group]
+            with formatter.section(title):
+                formatter.write_dl([(name, _first_sentence(command)) for name, command in commands if command])
+
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, prog_name="specwire")
+@click.version_option(__version__, "-V", "--version", prog_name="specwire")
 def specwire() -> None:
     """Find out why an EAGLE-3 draft model serves badly: tap, run, compare, remove."""
 
@@ -98,8 +136,15 @@ def main(argv: list[str] | None = None) -> None:
             sys.exit(PIPE_CLOSED)
         print(f"specwire: the output could not be written ({why})", file=sys.stderr)
         sys.exit(FAULT)
-    except Exception:
+    except Exception as error:
         import traceback
+
+        from specwire.needs import EXTRAS, missing_package
+
+        package = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+        if package in EXTRAS:
+            print(f"specwire: {missing_package(package)}", file=sys.stderr)
+            sys.exit(FAULT)
 
         traceback.print_exc()
         print("specwire: this is a bug in specwire; nothing more was done", file=sys.stderr)

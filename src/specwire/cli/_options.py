@@ -31,13 +31,19 @@ def listed(ctx: click.Context, option: click.Parameter, text: str | None) -> lis
 
 
 as_json = click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout, nothing else there.")
-quiet = click.option("--quiet", is_flag=True, help="No progress and no notes on stderr.")
+quiet = click.option("-q", "--quiet", is_flag=True, help="No progress and no notes on stderr.")
 dry_run = click.option("--dry-run", is_flag=True, help="Say what would be done; write nothing.")
 show_diff = click.option(
     "--diff", "show_diff", is_flag=True, help="Print a unified diff of what would change; write nothing."
 )
 ranks = click.option(
-    "--tp", "ranks", default=1, show_default=True, type=click.IntRange(1), help="Ranks: GPUs, or CPU processes."
+    "--tp",
+    "--tp-size",
+    "ranks",
+    default=1,
+    show_default=True,
+    type=click.IntRange(1),
+    help="Ranks: GPUs, or CPU processes.",
 )
 device = click.option("--device", default="auto", show_default=True, type=click.Choice(["auto", "cuda", "cpu"]))
 accept_length = click.option(
@@ -117,6 +123,13 @@ def typed() -> str:
     import shlex
 
     return f"cd {shlex.quote(os.getcwd())}\nspecwire {shlex.join(sys.argv[1:])}"
+
+
+def colour() -> bool:
+    """Whether stdout takes colour: NO_COLOR and FORCE_COLOR, set and not empty, overrule what it is."""
+    if os.environ.get("NO_COLOR"):
+        return False
+    return bool(os.environ.get("FORCE_COLOR")) or sys.stdout.isatty()
 
 
 def counted(count: int, thing: str) -> str:

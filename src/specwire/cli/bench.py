@@ -45,7 +45,7 @@ from specwire.errors import SpecwireError
     "--require", type=float, metavar="SPEEDUP", help="Exit 1 unless every draft is at least so many times as fast."
 )
 @click.option(
-    "--out", type=options.OutDir("bench.json"), metavar="DIR", help="Keep logs, profiles and bench.json here."
+    "-o", "--out", type=options.OutDir("bench.json"), metavar="DIR", help="Keep logs, profiles and bench.json here."
 )
 @options.as_json
 @options.quiet

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import click
@@ -93,5 +92,5 @@ def command(
     if as_json:
         _options.emit(document)
     else:
-        click.echo(render_text(document, colour=sys.stdout.isatty()))
+        click.echo(render_text(document, colour=_options.colour()))
     return EXIT[document["verdict"]]

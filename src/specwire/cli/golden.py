@@ -23,7 +23,7 @@ def command() -> None:
 
 @command.command("build")
 @click.option("--target", required=True, type=click.Path(path_type=Path), help="The target model's directory.")
-@click.option("--out", required=True, type=_options.OutFile(), metavar="FILE", help="The golden file to write.")
+@click.option("-o", "--out", required=True, type=_options.OutFile(), metavar="FILE", help="The golden file to write.")
 @click.option("--tokens", multiple=True, metavar="IDS", help="Token ids of one prompt, such as 3,4,5; may be repeated.")
 @click.option(
     "--prompts",
@@ -92,7 +92,7 @@ def build(
     type=click.Path(path_type=Path),
     help="The target model's directory; its config.json is read.",
 )
-@click.option("--out", required=True, type=_options.OutFile(), metavar="FILE", help="The golden file to write.")
+@click.option("-o", "--out", required=True, type=_options.OutFile(), metavar="FILE", help="The golden file to write.")
 @click.option(
     "--ids",
     metavar="IDS",

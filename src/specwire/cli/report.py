@@ -10,7 +10,9 @@ from specwire.cli import _options as options
 
 @click.command()
 @click.argument("results", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RESULT...")
-@click.option("--out", "html", type=options.OutFile(), metavar="FILE", help="The page to write [default: report.html].")
+@click.option(
+    "-o", "--out", "html", type=options.OutFile(), metavar="FILE", help="The page to write [default: report.html]."
+)
 @click.option(
     "--markdown",
     "text",

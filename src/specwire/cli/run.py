@@ -9,6 +9,7 @@ from specwire.cli import _options as options
 @click.command()
 @jobs.job_options
 @click.option(
+    "-o",
     "--out",
     required=True,
     type=options.OutDir("capture", "engine.log"),

@@ -28,6 +28,7 @@ from specwire.cli import _options as options
 @click.option("--retry-failed", is_flag=True, help="Measure again what failed in an earlier go.")
 @click.option("--no-confirm", is_flag=True, help="Do not measure the best point and the baseline once more at the end.")
 @click.option(
+    "-o",
     "--out",
     required=True,
     type=click.Path(path_type=Path),

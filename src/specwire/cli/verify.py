@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import sys
 
 import click
 
@@ -12,6 +11,7 @@ from specwire.cli import _options as options
 @click.command()
 @jobs.job_options
 @click.option(
+    "-o",
     "--out",
     type=options.OutDir("capture", "engine.log", "verify.json"),
     metavar="DIR",
@@ -36,8 +36,10 @@ def command(out, accept_length, trained, html, as_json, quiet, **job):
     from specwire import verify
     from specwire.diagnosis import render
     from specwire.diagnosis.check import EXIT
+    from specwire.needs import require
     from specwire.regular import written_whole
 
+    require("torch")  # the comparison's, asked for before the engine boots
     found = jobs.job_of(**job)
     with jobs.place_for(out) as place:
         document = verify.verify(found, place, options.progress(quiet, first_after=0.0), accept_length, trained)
@@ -51,5 +53,5 @@ def command(out, accept_length, trained, html, as_json, quiet, **job):
         if as_json:
             print(text)
         else:
-            print(render.render_text(document, colour=sys.stdout.isatty()))
+            print(render.render_text(document, colour=options.colour()))
     return EXIT[document["verdict"]] if document["tree_restored"] else 1

@@ -1,0 +1,29 @@
+"""The packages that only some commands need: which extra brings each, and whether it is there."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+from specwire.errors import SpecwireError
+
+# Package: the extra of specwire that brings it, and the commands that stop without it.
+EXTRAS = {
+    "torch": ("check", ("check", "verify", "golden build", "golden import")),
+    "transformers": ("golden", ("golden build",)),
+}
+
+
+def require(*packages: str) -> None:
+    """Raises SpecwireError, with the line to type, when a package is missing: asked before the work begins."""
+    missing = [name for name in packages if find_spec(name) is None]
+    if missing:
+        raise SpecwireError(missing_package(missing[0]))
+
+
+def missing_package(name: str) -> str:
+    """What to do about a package that cannot be imported here."""
+    return (
+        f"this command needs {name}, which this Python does not have. "
+        f"Type: pip install 'specwire[{EXTRAS[name][0]}]', or install specwire into the environment of the engine, "
+        "which has it: pip install specwire"
+    )
