@@ -31,6 +31,10 @@ def opened(named: str, python: str | None, quiet: bool, writes: bool = True) -> 
     if not os.path.lexists(named):
         sweep(Path(os.path.abspath(named)))  # a view that was being made anew
     tree = Tree.find(named, python)
+    if writes and tree.fetched:
+        raise SpecwireError(
+            f"{named}: a fetched release is kept as it was published. Use --overlay DIR, or a copy of {tree.root}."
+        )
     with locked(tree.package) if writes else contextlib.nullcontext():
         put_right(begun_around(tree.package))
         if tree.overlay:

@@ -80,7 +80,7 @@ def command(
 
     \b
     Before an upgrade (no launch needed):
-      specwire preflight --target T --draft D --trained 3,31,59 --tree sglang-0.5.9 --tree sglang-0.5.23
+      specwire preflight --target T --draft D --trained 3,31,59 --tree sglang==0.5.9 --tree sglang==0.5.23
     """
     given = [name for name, value in (("--launch", launch), ("--launch-file", launch_file), ("--pid", pid)) if value]
     if len(given) > 1:

@@ -12,6 +12,7 @@ from functools import cached_property
 from pathlib import Path
 
 from specwire.errors import SpecwireError
+from specwire.trees.released import REQUIREMENT, released
 
 PACKAGE = "sglang"
 MARKER = ".specwire-overlay"
@@ -26,11 +27,13 @@ class Tree:
 
     @classmethod
     def find(cls, named: str | os.PathLike[str], python: str | None = None) -> Tree:
-        """The tree that the user named: a package, a checkout, a directory above one, or `installed`.
+        """The tree that the user named: a package, a checkout, a directory above one, `installed`, `sglang==VERSION`.
 
         Raises SpecwireError when there is no SGLang there.
         """
         named = os.fspath(named)
+        if requirement := REQUIREMENT.fullmatch(named):
+            return cls(released(requirement[1], lambda text: print(text, file=sys.stderr, flush=True)), named)
         if named == "installed":
             return cls(_installed(python or sys.executable), named)
         here = Path(os.path.abspath(named))
@@ -43,7 +46,8 @@ class Tree:
                 return cls(package.parent, named)
         raise SpecwireError(
             f"{named}: no SGLang source here. Looked for sglang/srt in it and in its python/ folder. "
-            "Name a checkout, a directory that holds the sglang package, or the word 'installed'."
+            "Name a checkout, a directory that holds the sglang package, the word 'installed', or a release "
+            "as sglang==0.5.23, which is then fetched."
         )
 
     @property
@@ -62,6 +66,11 @@ class Tree:
                 return found[1]
         infos = sorted(self.root.glob("sglang-*.dist-info"))
         return infos[0].name.removeprefix("sglang-").removesuffix(".dist-info") if infos else None
+
+    @property
+    def fetched(self) -> bool:
+        """Whether this is a release in the cache, which other commands rely on being as it was published."""
+        return REQUIREMENT.fullmatch(self.named) is not None
 
     @property
     def overlay(self) -> bool:
