@@ -23,9 +23,10 @@ def check(evidence: Evidence) -> Cause | None:
     return Cause(
         "likely" if ignored else "certain",
         f"slots hold boundaries {listed(found)} where {listed(trained)} were trained: each is {abs(offset)} "
-        f"{'below' if offset < 0 else 'above'}, and fits within the noise floor",
+        f"{'below' if offset < 0 else 'above'}",
         layer_ids_fix(evidence, found),
         steps=1,
+        fits=True,
     )
 
 

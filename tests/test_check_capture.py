@@ -60,11 +60,22 @@ def test_one_wholly_wrong_token_among_many_is_a_mismatch(tmp_path: Path, folder:
     write_batch(folder, 0, 0, [(ids, 0, 2048)], [served])
     document = check_capture(golden, folder)
     assert document["verdict"] == "mismatch" and document["slots"][0]["failed_rows"] == 1
-    assert document["slots"][0]["worst_row"] == {
+    worst = dict(document["slots"][0]["worst_row"])
+    largest = worst.pop("largest")
+    assert worst == {
+        "rank": 0,
         "prompt": 0,
         "position": 1234,
+        "token": ids[1234],
         "rel_l2": pytest.approx(1.4, abs=1),
+        "bound": pytest.approx(4e-6),
     }
+    away = (served[1234, :8] - states[0][1][1234]).abs()
+    assert [one["index"] for one in largest] == away.topk(3).indices.tolist()
+    assert [one["captured"] for one in largest] == pytest.approx([float(served[1234, one["index"]]) for one in largest])
+    shown = render_text(document)
+    assert f"prompt 0, position 1234 (token {ids[1234]}, rank 0)" in shown
+    assert f"at index (1234, {largest[0]['index']}): captured" in shown
     assert document["slots"][0]["rel_l2"] < 0.05, "a mean over the tensor would have let it pass"
 
 

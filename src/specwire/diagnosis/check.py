@@ -17,9 +17,11 @@ from specwire.diagnosis.compare import between_repeats, one_thread
 from specwire.diagnosis.context import Context
 from specwire.diagnosis.document import distances, number, rows, slot_document
 from specwire.diagnosis.evidence import Evidence
-from specwire.diagnosis.finding import Cause, NotSeen, Skipped
+from specwire.diagnosis.finding import Cause, NotSeen, Partly, Skipped
 from specwire.diagnosis.gather import gather
 from specwire.diagnosis.judge import Slot, judge, missing_rows
+from specwire.diagnosis.scope import document as scope_document
+from specwire.diagnosis.scope import draft_parts, target_parts
 from specwire.diagnosis.sides import target_sites
 from specwire.diagnosis.together import two_faults
 from specwire.errors import FINDING, INCONCLUSIVE, OK, SpecwireError
@@ -130,13 +132,14 @@ def report(evidence: Evidence, slots: list[Slot], summary: Summary) -> dict[str,
         ],
         "distances": distances(evidence),
         "rows": rows(evidence),
+        "scope": scope_document([*target_parts(evidence, summary.rows, summary.ranks), *draft_parts(evidence)]),
         "self_check": self_check_document(evidence),
         "acceptance": {**acceptance_document(seen), "said": described(seen)},
         "causes": [
             {
                 "id": cause.id,
                 "confidence": cause.confidence,
-                "evidence": cause.evidence,
+                "evidence": cause.said,
                 "fix": cause.fix,
                 "acceptance_agrees": cause.id in seen.points_to,
             }
@@ -155,33 +158,44 @@ def report(evidence: Evidence, slots: list[Slot], summary: Summary) -> dict[str,
 
 def diagnose(evidence: Evidence) -> tuple[list[Cause], list[dict[str, str]]]:
     """Every check's answer: the causes, most probable first, and one line per check."""
-    causes: list[Cause] = []
-    lines: list[dict[str, str]] = []
     known = modules("specwire.checks")
-    for name, module in known.items():
-        try:
-            answer = labels.unjudged(evidence, name) or module.check(evidence)
-        except NotSeen as error:
-            answer = Skipped(str(error))
-        if isinstance(answer, Cause):
-            # Five values of a row can point at a cause; only widths are beyond doubt without the rest.
-            weak = evidence.columns is not None and answer.steps > 0 and answer.confidence == "certain"
-            answer = replace(answer, id=name, confidence="likely" if weak else answer.confidence)
-            causes.append(answer)
-            lines.append({"id": name, "state": "fault", "why": answer.evidence})
-        elif isinstance(answer, Skipped):
-            lines.append({"id": name, "state": "skipped", "why": answer.why})
-        else:
-            lines.append({"id": name, "state": "ok", "why": ""})
+    answers = {name: _answer(evidence, name, module) for name, module in known.items()}
+    causes = [answer for answer in answers.values() if isinstance(answer, Cause)]
     if not any(cause.confidence == "certain" for cause in causes):
-        for cause in two_faults(evidence, known):
-            causes.append(cause)
-            lines[list(known).index(cause.id)] = {"id": cause.id, "state": "fault", "why": cause.evidence}
+        both = two_faults(evidence, known)
+        causes += both
+        answers |= {cause.id: cause for cause in both}
     if any(cause.confidence != "possible" and not cause.last_resort for cause in causes):
         causes = [cause for cause in causes if not cause.last_resort]
     likelier = evidence.acceptance.points_to  # among causes that fit equally well, and nowhere else
     causes.sort(key=lambda cause: (_ORDER.index(cause.confidence), cause.steps, cause.id not in likelier, cause.id))
-    return causes, lines
+    return causes, [_line(name, answer) for name, answer in answers.items()]
+
+
+def _answer(evidence: Evidence, name: str, module: Any) -> Cause | Skipped | Partly | None:
+    if skipped := labels.unjudged(evidence, name):
+        return skipped  # a difference to a guessed list is no fault: the check is not asked
+    try:
+        answer = module.check(evidence)
+    except NotSeen as error:
+        return Skipped(str(error))
+    if not isinstance(answer, Cause):
+        return answer
+    # Five values of a row can point at a cause; only widths are beyond doubt without the rest.
+    weak = evidence.columns is not None and answer.steps > 0 and answer.confidence == "certain"
+    return replace(answer, id=name, confidence="likely" if weak else answer.confidence)
+
+
+def _line(name: str, answer: Cause | Skipped | Partly | None) -> dict[str, str]:
+    """A check's line in the document. `seen` says what it looked at, where that is less than its name says."""
+    match answer:
+        case Cause():
+            return {"id": name, "state": "fault", "why": answer.said, "seen": ""}
+        case Skipped():
+            return {"id": name, "state": "skipped", "why": answer.why, "seen": ""}
+        case Partly():
+            return {"id": name, "state": "ok", "why": "", "seen": answer.seen}
+    return {"id": name, "state": "ok", "why": "", "seen": ""}
 
 
 def ranks_seen(evidence: Evidence) -> tuple[int, ...]:

@@ -6,7 +6,7 @@ from math import isfinite
 from typing import Any
 
 from specwire.diagnosis.evidence import Evidence
-from specwire.diagnosis.judge import Slot
+from specwire.diagnosis.judge import Slot, Worst
 
 
 def slot_document(slot: Slot) -> dict[str, Any]:
@@ -24,9 +24,27 @@ def slot_document(slot: Slot) -> dict[str, Any]:
         "tolerance": number(slot.tolerance),
         "rows": slot.rows,
         "failed_rows": slot.failed_rows,
-        "worst_row": {"prompt": slot.worst[0], "position": slot.worst[1], "rel_l2": number(slot.worst[2])}
-        if slot.worst
-        else None,
+        "worst_row": _worst(slot.worst) if slot.worst else None,
+    }
+
+
+def _worst(row: Worst) -> dict[str, Any]:
+    return {
+        "rank": row.rank,
+        "prompt": row.prompt,
+        "position": row.position,
+        "token": row.token,
+        "rel_l2": number(row.rel_l2),
+        "bound": number(row.bound),
+        "largest": [
+            {
+                "index": one.index,
+                "captured": number(one.captured, 9),
+                "golden": number(one.golden, 9),
+                "difference": number(abs(one.captured - one.golden)),
+            }
+            for one in row.elements
+        ],
     }
 
 

@@ -16,6 +16,7 @@ from specwire.diagnosis.distance import relative
 from specwire.diagnosis.draft_reference import NotFinite, Reference, Variant
 from specwire.diagnosis.finding import NotSeen
 from specwire.diagnosis.noise import ROUNDOFF
+from specwire.diagnosis.scope import Part
 from specwire.model_files import language_part, rope_theta
 from specwire.tensorfile import TensorFile
 
@@ -53,6 +54,11 @@ class DraftSide:
     prefills: tuple[Prefill, ...]
     target_theta: float | None
     target_tensors: Mapping[str, TensorFile]
+
+    @property
+    def scope(self) -> tuple[Part, ...]:
+        """What of the draft's side is compared."""
+        return (Part(name="draft", unit="prefills", seen=len(self.prefills), of=None, why="on the first rank"),)
 
     @cached_property
     def not_finite(self) -> tuple[bool, str] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -40,7 +40,7 @@ class Sample:
     distances: torch.Tensor
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Evidence:
     """What reached the draft, beside what should have. Tensors are read when a check asks for them."""
 
@@ -51,16 +51,26 @@ class Evidence:
     dtype: str
     sample: Sample | None
     capture: Capture | None = None
-    ranks: tuple[int, ...] = ()
-    pieces: tuple[Piece, ...] = ()
+    by_rank: Mapping[int, Sequence[Piece]] = field(default_factory=dict)
     alignment: Alignment | None = None
     odd_ranks: tuple[int, ...] = ()
     comparison: Comparison | None = None
     notes: tuple[str, ...] = ()
     columns: int | None = None  # how much of each row is known: all of it, or only the first so many values
     rounding: float = 0.0  # what printing the values may have cost, as a share of a row's size
+    undone: tuple[int, ...] | None = None  # what the slots hold once a second fault, done to their rows, is undone
 
     # What was expected, and what came.
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """The ranks that recorded the same rows as the first one."""
+        return tuple(self.by_rank)
+
+    @property
+    def pieces(self) -> tuple[Piece, ...]:
+        """The rows that are compared, as the first rank recorded them."""
+        return tuple(next(iter(self.by_rank.values()), ()))
+
     @property
     def trained(self) -> tuple[int, ...]:
         return self.golden.trained
@@ -76,6 +86,10 @@ class Evidence:
         if not self.width or self.width % self.golden.hidden:
             return 0
         return self.width // self.golden.hidden
+
+    def of_rank(self, rank: int) -> tuple[Piece, ...]:
+        """The pieces of one rank that were compared, in the order of `pieces`, which are the first rank's."""
+        return tuple(self.by_rank.get(rank, self.pieces))
 
     def floor(self, boundary: int) -> Floor:
         found = floor(self.golden, self.dtype, boundary)
@@ -167,6 +181,8 @@ class Evidence:
     @cached_property
     def found(self) -> tuple[int | None, ...]:
         """Per slot, the boundary that it holds within the noise floor; None where it holds none."""
+        if self.undone is not None:
+            return self.undone
         return tuple(k if self.exact(slot, k) else None for slot, (k, _) in enumerate(self.nearest))
 
     @cached_property

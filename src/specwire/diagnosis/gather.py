@@ -31,19 +31,18 @@ def gather(golden: Golden | NoGolden, capture: Capture, context: Context) -> Evi
         comparison = compare(by_rank, golden, golden.trained, golden.hidden)
     sample = _sample(golden, by_rank, slots, comparison) if lead and slots and golden.boundaries else None
     return Evidence(
-        golden,
-        context,
-        site,
-        lead[0].event.width if lead else None,
-        lead[0].event.dtype if lead else golden.dtype,
-        sample,
-        capture,
-        tuple(by_rank),
-        lead,
-        alignment,
-        tuple(odd),
-        comparison,
-        tuple(notes) + alignment.strange,
+        golden=golden,
+        context=context,
+        site=site,
+        width=lead[0].event.width if lead else None,
+        dtype=lead[0].event.dtype if lead else golden.dtype,
+        sample=sample,
+        capture=capture,
+        by_rank={rank: tuple(own) for rank, own in by_rank.items()},
+        alignment=alignment,
+        odd_ranks=tuple(odd),
+        comparison=comparison,
+        notes=tuple(notes) + alignment.strange,
     )
 
 

@@ -6,14 +6,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from specwire.capture import told
-from specwire.diagnosis.finding import Cause
+from specwire.diagnosis.finding import Cause, listed
+
+__all__ = ["asked_for", "layer_ids_fix", "listed", "static_cause", "told_in_vain", "usual_defaults"]
 
 if TYPE_CHECKING:
     from specwire.diagnosis.evidence import Evidence
-
-
-def listed(boundaries: Sequence[int | None]) -> str:
-    return "[" + ", ".join("?" if k is None else str(k) for k in boundaries) + "]"
 
 
 def usual_defaults(evidence: Evidence) -> list[list[int]]:

@@ -196,7 +196,7 @@ def _checks(checks: list[dict[str, Any]]) -> str:
     skipped = sum(check["state"] == "skipped" for check in checks)
     lines = "".join(
         f'<tr><td class="text">{escape(check["id"])}</td><td class="text">{check["state"]}</td>'
-        f'<td class="text why">{escape(check["why"])}</td></tr>'
+        f'<td class="text why">{escape(check["why"] or check["seen"])}</td></tr>'
         for check in checks
     )
     summary = f"{len(checks)} checks, {skipped} skipped"

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from specwire.diagnosis.align import Piece, gaps
+from specwire.diagnosis.compare import locate
 from specwire.diagnosis.distance import relative
 from specwire.diagnosis.evidence import Evidence
 
 # A second boundary this much further off than the nearest can be told from it.
 APART = 1.2
+LARGEST = 3  # differences that are shown of a slot's worst row
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Slot:
     """The judgement on one slot; numbers that could not be had are None."""
 
     slot: int
-    state: str
-    why: str
-    expected: int | None
+    expected: int | None = None
+    state: str = "not-compared"
+    why: str = ""
     nearest: int | None = None
     rel_l2: float | None = None
     nearest_rel_l2: float | None = None
@@ -27,9 +29,40 @@ class Slot:
     tolerance: float | None = None
     rows: int = 0
     failed_rows: int = 0
-    worst: tuple[int, int, float] | None = None
+    worst: Worst | None = None
     first5: tuple[float, ...] | None = None
     golden5: tuple[float, ...] | None = None
+
+    def match(self) -> Slot:
+        return replace(self, state="match", why="")
+
+    def mismatch(self, why: str) -> Slot:
+        return replace(self, state="mismatch", why=why)
+
+    def not_compared(self, why: str) -> Slot:
+        return replace(self, state="not-compared", why=why)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Worst:
+    """The row of a slot that is furthest off, on the rank where it is. `elements` are its largest differences."""
+
+    rank: int
+    prompt: int
+    position: int
+    token: int | None
+    rel_l2: float
+    bound: float
+    elements: tuple[Element, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Element:
+    """One value of a row, beside the golden's. `index` counts from the slot's first column."""
+
+    index: int
+    captured: float
+    golden: float
 
 
 def judge(evidence: Evidence) -> list[Slot]:
@@ -37,87 +70,89 @@ def judge(evidence: Evidence) -> list[Slot]:
     if evidence.alone:
         seen = range(evidence.slot_count if evidence.pieces else 0)
         return [
-            Slot(slot, "not-compared", "no golden to compare with", None, first5=_first5(evidence, slot))
-            for slot in seen
+            Slot(slot=slot, first5=_first5(evidence, slot)).not_compared("no golden to compare with") for slot in seen
         ]
-    count = max(len(evidence.trained), evidence.slot_count)
-    return [_slot(evidence, slot) for slot in range(count)]
+    return [_slot(evidence, slot) for slot in range(max(len(evidence.trained), evidence.slot_count))]
 
 
 def _slot(evidence: Evidence, slot: int) -> Slot:
     trained = evidence.trained
     expected = trained[slot] if slot < len(trained) else None
+    found = Slot(slot=slot, expected=expected)
     if not evidence.pieces:
-        return Slot(slot, "not-compared", "no states of the golden's prompts were captured", expected)
+        return found.not_compared("no states of the golden's prompts were captured")
     if evidence.slot_count == 0:
-        return Slot(
-            slot,
-            "mismatch",
-            f"the states are {evidence.width} wide, no multiple of the hidden size",
-            expected,
-        )
+        return found.mismatch(f"the states are {evidence.width} wide, no multiple of the hidden size")
+    found = replace(found, golden5=_first5_golden(evidence, expected))
     if slot >= evidence.slot_count:
-        return Slot(
-            slot,
-            "mismatch",
-            "this slot was not captured",
-            expected,
-            golden5=_first5_golden(evidence, expected),
-        )
+        return found.mismatch("this slot was not captured")
     nearest, distance = evidence.nearest[slot]
-    basics = dict(
-        nearest=nearest,
-        nearest_rel_l2=distance,
-        first5=_first5(evidence, slot),
-        golden5=_first5_golden(evidence, expected),
-    )
+    found = replace(found, nearest=nearest, nearest_rel_l2=distance, first5=_first5(evidence, slot))
     if expected is None:
-        return Slot(slot, "mismatch", "the draft was not trained with this slot", None, **basics)
-    if evidence.comparison is None:
-        return _by_sample(evidence, slot, expected, basics)
-    return _by_rows(evidence, slot, expected, basics)
+        return found.mismatch("the draft was not trained with this slot")
+    return _by_sample(evidence, found) if evidence.comparison is None else _by_rows(evidence, found)
 
 
-def _by_rows(evidence: Evidence, slot: int, expected: int, basics: dict) -> Slot:
+def _by_rows(evidence: Evidence, found: Slot) -> Slot:
     """Every row of every rank counts: one that is beyond the floor is enough."""
-    floor = evidence.floor(expected)
+    slot, floor = found.slot, evidence.floor(found.expected)
     failed, worst, off = 0, None, False
-    for squares in evidence.comparison.squares.values():
+    for rank, squares in evidence.comparison.squares.items():
         errors = squares.errors[:, slot].masked_fill(~squares.finite[:, slot], float("inf"))
         bad = errors > (floor.worst if floor.stray else floor.usual)
         off = off or not floor.allows(errors.tolist())
         failed = max(failed, int((bad if bad.any() else errors > floor.usual).sum()) if off else 0)
         top = int(errors.argmax())
         if worst is None or errors[top] > worst[2]:
-            worst = (*evidence.comparison.place(top), float(errors[top]))
+            worst = rank, top, float(errors[top])
     first = evidence.comparison.of_rank(evidence.pieces[0].event.rank)
     total = len(first.difference)
-    numbers = dict(
+    found = replace(
+        found,
         rel_l2=first.rel_l2(slot),
         cosine=first.cosine(slot),
         tolerance=floor.usual,
         rows=total,
         failed_rows=failed,
-        worst=worst,
+        worst=_worst(evidence, found, *worst),
     )
     if off:
-        return Slot(
-            slot,
-            "mismatch",
-            f"{failed} of {total} rows are further off than the noise floor allows",
-            expected,
-            **basics,
-            **numbers,
-        )
-    return _told_apart(evidence, slot, expected, basics, numbers)
+        return found.mismatch(f"{failed} of {total} rows are further off than the noise floor allows")
+    return _told_apart(evidence, found)
 
 
-def _told_apart(evidence: Evidence, slot: int, expected: int, basics: dict, numbers: dict) -> Slot:
+def _worst(evidence: Evidence, found: Slot, rank: int, row: int, error: float) -> Worst:
+    """The row, its token, and where the captured values are furthest from the golden's."""
+    import torch
+
+    prompt, position = evidence.comparison.place(row)
+    piece, index = locate(evidence.of_rank(rank), row)
+    columns = slice(found.slot * evidence.golden.hidden, (found.slot + 1) * evidence.golden.hidden)
+    mine = piece.event.file.rows(piece.event.states, piece.row + index, 1)[0, columns].double()
+    wanted = evidence.golden.rows(f"boundary.{found.expected}", [(prompt, position)])[0].double()
+    away = (mine - wanted).abs().nan_to_num(nan=float("inf"))
+    top = torch.topk(away, min(LARGEST, len(away))).indices.tolist()
+    ids = evidence.golden.prompts[prompt].token_ids
+    return Worst(
+        rank=rank,
+        prompt=prompt,
+        position=position,
+        token=ids[position],
+        rel_l2=error,
+        bound=evidence.floor(found.expected).usual,
+        elements=tuple(
+            Element(index=at, captured=float(mine[at]), golden=float(wanted[at])) for at in top if away[at] > 0
+        ),
+    )
+
+
+def _told_apart(evidence: Evidence, found: Slot) -> Slot:
     """Rows that are near enough still have to be nearer to their own boundary than to any other."""
+    expected = found.expected
     medians = dict(
         zip(
             evidence.sample.boundaries,
-            evidence.sample.distances[slot].median(dim=-1).values.tolist(),
+            evidence.sample.distances[found.slot].median(dim=-1).values.tolist(),
             strict=True,
         )
     )
@@ -125,26 +160,13 @@ def _told_apart(evidence: Evidence, slot: int, expected: int, basics: dict, numb
     other = min(medians, key=medians.get, default=None)
     if other is None or medians[other] > APART * own:
         if _rows_alike(evidence, expected):
-            why = f"the golden's rows of boundary {expected} are all alike: rows in the wrong place would not show"
-            return Slot(slot, "not-compared", why, expected, **basics, **numbers)
-        return Slot(slot, "match", "", expected, **basics, **numbers)
+            return found.not_compared(
+                f"the golden's rows of boundary {expected} are all alike: rows in the wrong place would not show"
+            )
+        return found.match()
     if own > APART * medians[other]:
-        return Slot(
-            slot,
-            "mismatch",
-            f"boundary {other} is nearer than boundary {expected}",
-            expected,
-            **basics,
-            **numbers,
-        )
-    return Slot(
-        slot,
-        "not-compared",
-        f"the noise is too high to tell boundary {expected} from {other}",
-        expected,
-        **basics,
-        **numbers,
-    )
+        return found.mismatch(f"boundary {other} is nearer than boundary {expected}")
+    return found.not_compared(f"the noise is too high to tell boundary {expected} from {other}")
 
 
 def _rows_alike(evidence: Evidence, boundary: int) -> bool:
@@ -160,25 +182,21 @@ def _rows_alike(evidence: Evidence, boundary: int) -> bool:
     return max(relative(next_rows, rows)) <= evidence.floor(boundary).usual
 
 
-def _by_sample(evidence: Evidence, slot: int, expected: int, basics: dict) -> Slot:
+def _by_sample(evidence: Evidence, found: Slot) -> Slot:
     """The capture has another number of slots than the golden, or the golden lacks a trained boundary."""
-    if expected not in evidence.sample.boundaries:
-        return Slot(slot, "not-compared", f"the golden does not hold boundary {expected}", expected, **basics)
-    errors = evidence.errors(slot, expected)
-    floor = evidence.floor(expected)
-    good = floor.allows(errors)
-    median = sorted(errors)[len(errors) // 2]
-    return Slot(
-        slot,
-        "match" if good else "mismatch",
-        "" if good else "its rows are further off than the noise floor allows",
-        expected,
-        **basics,
-        rel_l2=median,
+    if found.expected not in evidence.sample.boundaries:
+        return found.not_compared(f"the golden does not hold boundary {found.expected}")
+    errors = evidence.errors(found.slot, found.expected)
+    floor = evidence.floor(found.expected)
+    found = replace(
+        found,
+        rel_l2=sorted(errors)[len(errors) // 2],
         tolerance=floor.usual,
         rows=len(errors),
-        failed_rows=sum(not e <= floor.usual for e in errors),
+        failed_rows=sum(not error <= floor.usual for error in errors),
     )
+    good = floor.allows(errors)
+    return found.match() if good else found.mismatch("its rows are further off than the noise floor allows")
 
 
 def missing_rows(evidence: Evidence) -> list[tuple[int, int, int]]:

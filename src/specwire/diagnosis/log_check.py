@@ -1,13 +1,14 @@
 """Checks from log lines alone: the first five values that each tap printed, beside the golden's.
 
-Five values of a row are weak evidence, and they are judged for what they are: each value on its own, against
-the spacing of the dtype's numbers and the digits that were printed.
+Five values of a row are weak evidence, and they are judged for what they are: what printing and the dtype's spacing
+may have cost is taken off each, and what is left is held to the noise floor that whole rows are held to.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,9 @@ from specwire.diagnosis import labels
 from specwire.diagnosis.check import Summary, report
 from specwire.diagnosis.context import Context
 from specwire.diagnosis.evidence import Evidence, Sample
-from specwire.diagnosis.gather import SAMPLE_ROWS
-from specwire.diagnosis.judge import Slot
+from specwire.diagnosis.judge import Element, Slot, Worst
 from specwire.diagnosis.logs import Line, printed_to, read_log
-from specwire.diagnosis.noise import MARGIN, ROUNDOFF
+from specwire.diagnosis.noise import ROUNDOFF, Floor, floor
 from specwire.errors import SpecwireError
 from specwire.goldens.golden import Golden, open_golden
 from specwire.goldens.log import LogGolden, is_log_golden, open_log_golden
@@ -28,6 +28,10 @@ from specwire.goldens.log import LogGolden, is_log_golden, open_log_golden
 SPACINGS = 2
 # Taps print six significant digits.
 PRINTED = 5e-6
+# The floor bounds a row as a whole: of rows that are as far off as it allows, single values lie so much further.
+TAIL = 2.0
+SHOWN = 3  # values of the worst line
+CLOSELY = 128  # lines that the checks look at
 
 
 def check_log(golden_path: Path | str, log: Path | str, context: Context | None = None) -> dict[str, Any]:
@@ -61,7 +65,9 @@ def _against_log(golden: LogGolden, lines: Sequence[Line], context: Context, ori
     )
     compared = _first_of_each_rank(fitting)
     width = compared[0].shape[1] if compared else None
-    evidence = Evidence(golden, context, "draft-input", width, golden.dtype, None, columns=5)
+    evidence = Evidence(
+        golden=golden, context=context, site="draft-input", width=width, dtype=golden.dtype, sample=None, columns=5
+    )
     count = max(len(golden.slots), evidence.slot_count)
     slots = [_slot_of_log(golden, compared, evidence.slot_count, slot) for slot in range(count)]
     known = [slot for slot, values in enumerate(golden.slots) if values is not None]
@@ -72,11 +78,7 @@ def _against_log(golden: LogGolden, lines: Sequence[Line], context: Context, ori
     )
     # A slot that the golden does not know says nothing, for or against.
     judged = [slot for slot in slots if slot.slot in known or slot.state == "mismatch"]
-    return report(
-        evidence,
-        judged,
-        _summary(golden, compared, reasons, origin),
-    )
+    return report(evidence, judged, _summary(golden, compared, reasons, origin))
 
 
 def _against_tensors(golden: Golden, lines: Sequence[Line], context: Context, origin: str) -> dict[str, Any]:
@@ -88,14 +90,20 @@ def _against_tensors(golden: Golden, lines: Sequence[Line], context: Context, or
     width = next((width for width in widths if width != trained), trained if widths else None)
     placed = [(line, place) for line, place in placed if line.shape[1] == width]
     compared = [line for line, _ in placed]
-    dtype = compared[0].dtype if compared else golden.dtype
     count = width // golden.hidden if width and width % golden.hidden == 0 else 0
     printed = min((len(line.slots) if line.slots else 1 for line, _ in placed), default=0)
-    few = placed[:: 1 + len(placed) // SAMPLE_ROWS]  # every line is judged, some are looked at closely
-    sample = _sample(golden, few, min(count, printed)) if placed and count else None
-    notes = (f"only the first {printed} of {count} slots were printed",) if printed < count else ()
-    rounding = _rounding(golden, placed)
-    evidence = Evidence(golden, context, "draft-input", width, dtype, sample, notes=notes, columns=5, rounding=rounding)
+    few = placed[:: 1 + len(placed) // CLOSELY]  # every line is judged, some are looked at closely
+    evidence = Evidence(
+        golden=golden,
+        context=context,
+        site="draft-input",
+        width=width,
+        dtype=compared[0].dtype if compared else golden.dtype,
+        sample=_sample(golden, few, min(count, printed)) if placed and count else None,
+        notes=(f"only the first {printed} of {count} slots were printed",) if printed < count else (),
+        columns=5,
+        rounding=_rounding(golden, placed),
+    )
     if taken := labels.as_captured(evidence):
         return _against_tensors(taken, lines, context, origin)
     slots = [_slot_of_tensors(evidence, placed, slot) for slot in range(max(count, len(golden.trained)))]
@@ -107,14 +115,13 @@ def _against_tensors(golden: Golden, lines: Sequence[Line], context: Context, or
 
 def _summary(golden: Golden | LogGolden, compared: Sequence[Line], reasons: list[str], origin: str) -> Summary:
     line = compared[0] if compared else None
+    dtype = line.dtype if line and line.dtype else golden.dtype
+    floors = [_floor(golden, dtype, k) for k in golden.trained]
     if isinstance(golden, LogGolden):
         golden_shape = list(golden.concat_shape) if golden.concat_shape else None
-        dtype, source = golden.dtype, f"{SPACINGS} spacings of {golden.dtype} and the printed digits, value by value"
     else:
         prompt = next((p for p in golden.prompts if line and len(p.token_ids) == line.shape[0]), golden.prompts[0])
         golden_shape = [len(prompt.token_ids), golden.hidden * len(golden.trained)]
-        dtype = line.dtype if line else golden.dtype
-        source = "the dtype's spacing, the golden's noise and the printed digits, value by value"
     return Summary(
         concat_shape=list(line.shape) if line else None,
         golden_concat_shape=golden_shape,
@@ -123,14 +130,21 @@ def _summary(golden: Golden | LogGolden, compared: Sequence[Line], reasons: list
         rank_difference=None,
         repeat_difference=None,
         rows=len(compared),
-        noise=2 * SPACINGS * ROUNDOFF.get(dtype, 2.0**-8),
-        noise_source=source,
+        noise=max(one.measured for one in floors),
+        noise_source=f"{floors[-1].source}; value by value, with the dtype's spacing and the printed digits",
         reasons=reasons,
         origin=origin,
     )
 
 
+def _floor(golden: Golden | LogGolden, dtype: str, boundary: int | None) -> Floor:
+    """The floor that whole rows are held to. A log golden that does not say which boundary a slot holds allows for one
+    rounding alone."""
+    return floor(golden, dtype or golden.dtype, boundary or 0)
+
+
 def _agree(compared: Sequence[Line], golden: Golden | LogGolden) -> bool:
+    """Whether all ranks printed the same, each line as the first rank's of the same number."""
     by_rank: dict[int, list[Line]] = {}
     for line in compared:
         by_rank.setdefault(line.rank, []).append(line)
@@ -138,109 +152,162 @@ def _agree(compared: Sequence[Line], golden: Golden | LogGolden) -> bool:
     return all(
         len(mine) == len(first)
         and all(
-            near(a, b, tolerance(b, golden.dtype, one.digits))
+            len(one.first5) == len(two.first5)
+            and not any(_beyond(one, one.first5, two.first5, _rms(two.first5), golden.dtype))
             for one, two in zip(mine, first)
-            for a, b in zip(one.first5, two.first5)
         )
         for mine in others
     )
 
 
-def near(value: float, wanted: float, bound: float) -> bool:
-    """NaN is near nothing."""
-    return abs(value - wanted) <= bound
+@dataclass(frozen=True)
+class _Read:
+    """One line's values of one slot beside the golden's: `excess` is by how much each is further off than printing and
+    spacing explain, as a share of the row's size."""
+
+    line: Line
+    place: tuple[int, int] | None
+    values: tuple[float, ...]
+    wanted: tuple[float, ...]
+    excess: tuple[float, ...]
+
+    def error(self, tail: float) -> float:
+        """How far the row seems to be off: what its values say together, or one of them by itself."""
+        if len(self.values) != len(self.wanted):
+            return math.inf
+        return max(_rms(self.excess), max(self.excess) / tail)
 
 
-def tolerance(wanted: float, dtype: str, digits: float, noise: float = 0.0) -> float:
-    """How far a printed value may lie from `wanted`: spacings of the dtype there, what printing rounded, the
-    row's noise."""
-    roundoff = ROUNDOFF.get(dtype, 2.0**-8)
-    # Numbers of p bits in [2^e, 2^(e+1)) are 2^(e+1-p) apart, and the unit roundoff is 2^-p.
-    spacing = 2 * roundoff * 2.0 ** math.floor(math.log2(abs(wanted))) if wanted else 0.0
-    return max(SPACINGS * spacing, noise) + digits + PRINTED * abs(wanted)
+def _read(
+    line: Line,
+    place: tuple[int, int] | None,
+    slot: int,
+    wanted: Sequence[float],
+    size: float,
+    dtype: str,
+    digits: float = 0.0,
+) -> _Read:
+    values = line.of_slot(slot)
+    return _Read(line, place, values, tuple(wanted), _beyond(line, values, wanted, size, dtype, digits))
+
+
+def _beyond(
+    line: Line, values: Sequence[float], wanted: Sequence[float], size: float, dtype: str, digits: float = 0.0
+) -> tuple[float, ...]:
+    """By how much each value is further from the wanted one than spacing and printing explain, over `size`.
+
+    Rounding for print and noise are independent: they add up in squares. NaN is infinitely far off.
+    """
+    coarse = max(ROUNDOFF.get(name, 2.0**-8) for name in (line.dtype or dtype, dtype))
+    found = []
+    for value, aim in zip(values, wanted):
+        # Numbers of p bits in [2^e, 2^(e+1)) are 2^(e+1-p) apart, and the unit roundoff is 2^-p.
+        spacing = SPACINGS * 2 * coarse * 2.0 ** math.floor(math.log2(abs(aim))) if aim else 0.0
+        printed = line.digits + digits + PRINTED * abs(aim)
+        away = abs(value - aim)
+        if away <= math.hypot(spacing, printed):
+            found.append(0.0)
+        elif away < math.inf and size:
+            found.append(math.sqrt(max(0.0, away**2 - printed**2)) / size)
+        else:
+            found.append(math.inf)
+    return tuple(found)
 
 
 def _slot_of_log(golden: LogGolden, compared: Sequence[Line], captured: int, slot: int) -> Slot:
     wanted = golden.slots[slot] if slot < len(golden.slots) else None
-    expected = golden.trained[slot] if slot < len(golden.trained) else None
     lines = [line for line in compared if line.of_slot(slot) is not None]
-    first5 = lines[0].of_slot(slot) if lines else None
-    numbers = dict(expected=expected, first5=first5, golden5=wanted)
+    found = Slot(
+        slot=slot,
+        expected=golden.trained[slot] if slot < len(golden.trained) else None,
+        first5=lines[0].of_slot(slot) if lines else None,
+        golden5=wanted,
+    )
     if compared and (slot >= captured or slot >= len(golden.slots)):
-        return Slot(
-            slot,
-            "mismatch",
-            f"the states have {captured or 'no whole number of'} slots, the golden {len(golden.slots)}",
-            **numbers,
+        return found.mismatch(
+            f"the states have {captured or 'no whole number of'} slots, the golden {len(golden.slots)}"
         )
     if wanted is None or not lines:
-        return Slot(
-            slot,
-            "not-compared",
-            "its values are not in the golden" if wanted is None else "its values are not in the log",
-            **numbers,
-        )
-    off = []
-    for line in lines:
-        digits = line.digits + printed_to(map(repr, wanted))
-        bounds = [tolerance(value, golden.dtype, digits) for value in wanted]
-        off += _off(line, line.of_slot(slot), wanted, bounds)
-    return _judged(slot, off, lines, numbers)
+        return found.not_compared(f"its values are not in the {'golden' if wanted is None else 'log'}")
+    digits = printed_to(map(repr, wanted))
+    read = [_read(line, None, slot, wanted, _rms(wanted), golden.dtype, digits) for line in lines]
+    # One row is all there is: each of its values is held to the floor by itself.
+    return _judged(found, read, _floor(golden, lines[0].dtype, found.expected), tail=1.0)
 
 
 def _slot_of_tensors(evidence: Evidence, placed: Sequence[tuple[Line, tuple[int, int]]], slot: int) -> Slot:
     golden, trained = evidence.golden, evidence.trained
     expected = trained[slot] if slot < len(trained) else None
     lines = [(line, place) for line, place in placed if line.of_slot(slot) is not None]
-    numbers: dict[str, Any] = dict(expected=expected, first5=lines[0][0].of_slot(slot) if lines else None)
+    found = Slot(slot=slot, expected=expected, first5=lines[0][0].of_slot(slot) if lines else None)
     if lines and evidence.sample and slot < len(evidence.nearest):
-        numbers["nearest"], numbers["nearest_rel_l2"] = evidence.nearest[slot]
+        nearest, distance = evidence.nearest[slot]
+        found = replace(found, nearest=nearest, nearest_rel_l2=distance)
     if placed and (slot >= evidence.slot_count or expected is None):
-        return Slot(
-            slot,
-            "mismatch",
-            f"the states have {evidence.slot_count} slots, the golden {len(trained)}",
-            **numbers,
-        )
+        return found.mismatch(f"the states have {evidence.slot_count} slots, the golden {len(trained)}")
     if not lines or not golden.has(f"boundary.{expected}"):
-        return Slot(
-            slot,
-            "not-compared",
-            "its values are not in the log" if not lines else f"the golden does not hold boundary {expected}",
-            **numbers,
+        return found.not_compared(
+            "its values are not in the log" if not lines else f"the golden does not hold boundary {expected}"
         )
-    off = []
-    for line, place in lines:
-        row = _row(golden, expected, place)
-        noise = golden.noise.get(line.dtype, {}).get(expected)
-        stray = MARGIN * noise.median * _rms(row) if noise else 0.0
-        bounds = [tolerance(value, line.dtype, line.digits, stray) for value in row[:5]]
-        off += _off(line, line.of_slot(slot), row[:5], bounds)
-    numbers["golden5"] = tuple(_row(golden, expected, lines[0][1])[:5])
-    return _judged(slot, off, [line for line, _ in lines], numbers)
-
-
-def _off(line: Line, values: Sequence[float], wanted: Sequence[float], bounds: Sequence[float]) -> list[str]:
-    if len(values) != len(wanted):
-        return [f"line {line.number}: {len(values)} values where the golden has {len(wanted)}"]
-    return [
-        f"line {line.number}: value {i} is {value:g}, the golden's {aim:g} +- {bound:.2g}"
-        for i, (value, aim, bound) in enumerate(zip(values, wanted, bounds))
-        if not near(value, aim, bound)
+    rows = [_row(golden, expected, place) for _, place in lines]
+    read = [
+        _read(line, place, slot, row[:5], _rms(row), golden.dtype)
+        for (line, place), row in zip(lines, rows, strict=True)
     ]
+    found = replace(found, golden5=tuple(rows[0][:5]))
+    return _judged(found, read, _floor(golden, evidence.dtype, expected), TAIL, golden)
 
 
-def _judged(slot: int, off: list[str], lines: Sequence[Line], numbers: dict[str, Any]) -> Slot:
-    first5, golden5 = numbers["first5"], numbers["golden5"]
-    size = math.sqrt(sum(value * value for value in golden5))
-    distance = math.dist(first5, golden5) if len(first5) == len(golden5) else math.nan
-    numbers |= dict(
-        rel_l2=distance / size if size else None,
-        rows=len(lines),
-        failed_rows=len({text.split(":")[0] for text in off}),
+def _judged(found: Slot, read: Sequence[_Read], bound: Floor, tail: float, golden: Golden | None = None) -> Slot:
+    """The lines as the rows that they show: by the rule that whole rows are judged by."""
+    errors = [one.error(tail) for one in read]
+    off = not bound.allows(errors)
+    limit = bound.worst if any(error > bound.worst for error in errors) else bound.usual
+    failed = sum(not error <= limit for error in errors) if off else 0
+    at = max(range(len(errors)), key=errors.__getitem__)
+    first5, golden5 = found.first5, found.golden5
+    size = _rms(golden5)
+    whole = len(first5) == len(golden5)
+    found = replace(
+        found,
+        rel_l2=math.dist(first5, golden5) / math.sqrt(len(golden5)) / size if whole and size else None,
+        tolerance=bound.usual,
+        rows=len(read),
+        failed_rows=failed,
+        worst=_worst(read[at], errors[at], bound, golden),
     )
-    why = off[0] + (f", and {len(off) - 1} more" if len(off) > 1 else "") if off else ""
-    return Slot(slot, "mismatch" if off else "match", why, **numbers)
+    return found.mismatch(_why(read[at], failed)) if off else found.match()
+
+
+def _why(worst: _Read, failed: int) -> str:
+    more = f"; {failed - 1} more lines are off" if failed > 1 else ""
+    if len(worst.values) != len(worst.wanted):
+        return f"line {worst.line.number}: {len(worst.values)} values where the golden has {len(worst.wanted)}{more}"
+    at = max(range(len(worst.excess)), key=worst.excess.__getitem__)
+    return (
+        f"line {worst.line.number}: value {at} is {worst.values[at]:g}, the golden's {worst.wanted[at]:g}, further off "
+        f"than noise, spacing and print explain{more}"
+    )
+
+
+def _worst(read: _Read, error: float, bound: Floor, golden: Golden | None) -> Worst | None:
+    if read.place is None or golden is None or len(read.values) != len(read.wanted):
+        return None
+    prompt, position = read.place
+    order = sorted(range(len(read.values)), key=lambda at: -abs(read.values[at] - read.wanted[at]))
+    return Worst(
+        rank=read.line.rank,
+        prompt=prompt,
+        position=position,
+        token=golden.prompts[prompt].token_ids[position],
+        rel_l2=error,
+        bound=bound.usual,
+        elements=tuple(
+            Element(index=at, captured=read.values[at], golden=read.wanted[at])
+            for at in order[:SHOWN]
+            if read.values[at] != read.wanted[at]
+        ),
+    )
 
 
 def _first_of_each_rank(lines: Sequence[Line]) -> list[Line]:
@@ -282,18 +349,20 @@ def _rounding(golden: Golden, placed: Sequence[tuple[Line, tuple[int, int]]]) ->
 
 
 def _rms(row: Sequence[float]) -> float:
-    return math.sqrt(sum(value * value for value in row) / len(row))
+    return math.sqrt(sum(value * value for value in row) / len(row)) if row else 0.0
 
 
 def _sample(golden: Golden, placed: Sequence[tuple[Line, tuple[int, int]]], slots: int) -> Sample:
-    """The printed values as a sample five columns wide; distances are in units of the golden row's size."""
+    """The printed values as a sample five columns wide; distances are those that the slots are judged by."""
     import torch
 
     where = tuple(place for _, place in placed)
     captured = torch.tensor([[line.of_slot(slot) for slot in range(slots)] for line, _ in placed])
     distances = torch.empty((slots, len(golden.boundaries), len(where)), dtype=torch.float64)
     for number, k in enumerate(golden.boundaries):
-        rows = golden.rows(f"boundary.{k}", where).double()
-        size = rows.square().mean(dim=-1).sqrt().clamp_min(1e-300)
-        distances[:, number] = (captured.double() - rows[:, None, :5]).square().mean(dim=-1).sqrt().T / size
+        for at, (line, place) in enumerate(placed):
+            row = _row(golden, k, place)
+            for slot in range(slots):
+                read = _read(line, place, slot, row[:5], _rms(row), golden.dtype)
+                distances[slot, number, at] = read.error(TAIL)
     return Sample(where, (), {0: captured}, golden.boundaries, distances)

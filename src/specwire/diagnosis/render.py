@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from textwrap import fill
 from typing import Any
 
 from specwire.diagnosis.acceptance import ENOUGH
+from specwire.diagnosis.scope import described
 
 _COLOURS = {"match": "32", "mismatch": "31", "inconclusive": "33", "not-compared": "33"}
 
@@ -26,9 +28,19 @@ def render_text(document: dict[str, Any], colour: bool = False) -> str:
     if notes := document["notes"]:
         more = f"\n  - and {len(notes) - 5} more (--json lists all)" if len(notes) > 5 else ""
         blocks.append("notes:\n" + "\n".join(f"  - {note}" for note in notes[:5]) + more)
-    skipped = [line for line in document["checks"] if line["state"] == "skipped"]
-    blocks.append(f"checks: {len(document['checks'])}, of which {len(skipped)} could not look (--json says why)")
+    blocks.append(_checks(document["checks"]))
     return "\n\n".join(blocks)
+
+
+def _checks(checks: Sequence[dict[str, Any]]) -> str:
+    """How many checks there are, and which of them could not look, or looked at a part alone."""
+    skipped = [line["id"] for line in checks if line["state"] == "skipped"]
+    partly = [f"{line['id']} ({line['seen']})" for line in checks if line["seen"]]
+    text = f"checks: {len(checks)}, of which {len(skipped)} could not look" + (" (--json says why)" if skipped else "")
+    for label, names in (("could not look", skipped), ("looked at a part", partly)):
+        if names:
+            text += "\n" + fill(f"{label}: {', '.join(names)}", 118, initial_indent="  ", subsequent_indent="    ")
+    return text
 
 
 def _headline(document: dict[str, Any], colour: bool) -> str:
@@ -41,6 +53,7 @@ def _headline(document: dict[str, Any], colour: bool) -> str:
         f"{document['golden_concat_shape']}",
         f"ranks     {document['ranks']}" + _agreement(document),
         *_sites(document),
+        *(f"{'compared' if not number else '':8}  {line}" for number, line in enumerate(described(document["scope"]))),
         f"noise     {_short(document['noise_floor'])} ({document['noise_source']})" + _repeats(document),
     ]
     return "\n".join(lines)
@@ -137,7 +150,31 @@ def _slots(document: dict[str, Any], colour: bool) -> list[str]:
     whys = [
         f"slot {slot['slot']}: {slot['why']}" for slot in document["slots"] if slot["why"] and not slot["failed_rows"]
     ]
-    return ["\n".join(table), *(["\n".join(whys)] if whys else [])]
+    worst = [line for slot in document["slots"] if slot["state"] == "mismatch" for line in _worst_row(slot)]
+    return ["\n".join(lines) for lines in (table, whys, worst) if lines]
+
+
+def _worst_row(slot: dict[str, Any]) -> list[str]:
+    """The slot's worst row as torch.testing.assert_close would show it: index, both values, what was allowed."""
+    row = slot["worst_row"]
+    if not row or not slot["failed_rows"]:
+        return []
+    share = slot["failed_rows"] / slot["rows"]
+    lines = [
+        f"slot {slot['slot']}: {slot['failed_rows']} of {slot['rows']} rows ({share:.1%}) are off; worst: prompt "
+        f"{row['prompt']}, position {row['position']} (token {row['token']}, rank {row['rank']}), relative L2 "
+        f"{_short(row['rel_l2'])} (up to {_short(row['bound'])} allowed)"
+    ]
+    for one in row["largest"]:
+        values = f"captured {_value(one['captured'])}, golden {_value(one['golden'])}"
+        lines.append(
+            f"  at index ({row['position']}, {one['index']}): {values}, difference {_short(one['difference'])}"
+        )
+    return lines
+
+
+def _value(value: float | None) -> str:
+    return "not finite" if value is None else f"{value:.6g}"
 
 
 def _line(row: Sequence[str], widths: Sequence[int]) -> str:

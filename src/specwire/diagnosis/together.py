@@ -38,16 +38,11 @@ def two_faults(evidence: Evidence, checks: Mapping[str, ModuleType]) -> list[Cau
         if not done:
             continue
         first = min(done, key=lambda cause: cause.steps)
-        held = replace(evidence)
-        held.__dict__["found"] = taken  # computed from the rows otherwise, which hold no boundary until undone
-        layers = [cause for name in LAYERS if (cause := _cause(checks, name, held))]
+        undone = replace(evidence, undone=taken)
+        layers = [cause for name in LAYERS if (cause := _cause(checks, name, undone))]
         if layers:
             other = min(layers, key=lambda cause: cause.steps)
-            fits = other.evidence.replace(", and fits within the noise floor", "")
-            return [
-                replace(other, evidence=f"{fits}, once {first.id} is undone as well"),
-                replace(first, evidence=f"{first.evidence}, of boundaries {list(taken)}", steps=first.steps + 1),
-            ]
+            return [replace(other, besides=first.id), replace(first, of=taken, steps=first.steps + 1)]
     return []
 
 
