@@ -2,10 +2,12 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -199,6 +201,29 @@ def test_looking_is_told_from_doing(tree, run, run_json):
     assert run("remove", tree.root, "--dry-run")[1].splitlines()[-1].startswith("nothing: 0 sites, 0 files")
 
 
+def test_sites_that_are_well_come_as_a_sum_and_with_verbose_each(tree, run, run_json):
+    sites = run_json("apply", tree.root, "--dry-run")[1]["sites"]
+    counts = Counter(site["probe"] for site in sites if site["state"] == "applied")
+    for words, mark in (
+        (("apply", "--dry-run"), "would be applied"),
+        (("apply",), "applied"),
+        (("status",), "applied"),
+    ):
+        lines = run(words[0], tree.root, *words[1:])[1].splitlines()
+        found = (re.fullmatch(rf"\[{mark}\] (\S+) +(\d+) sites? in \d+ files?", line) for line in lines)
+        sums = {match[1]: int(match[2]) for match in found if match}
+        assert sums == counts
+    each = [line for line in run("status", tree.root, "--verbose")[1].splitlines() if line.startswith("[applied]")]
+    assert len(each) == sum(counts.values()) and all(re.search(r"\.py:\d+ ", line) for line in each)
+
+
+def test_apply_says_what_to_type_next_and_a_plan_does_not(tree, run, tmp_path):
+    assert "next:" not in run("apply", tree.root, "--dry-run")[2]
+    view = run("apply", tree.root, "--overlay", tmp_path / "view")[2]
+    assert f"next: PYTHONPATH={tmp_path / 'view'} EAGLE3_DEBUG=1" in view
+    assert f"specwire remove {tree.root}" in run("apply", tree.root)[2]
+
+
 def test_sites_that_are_absent_take_one_line(tree, run, run_json):
     for number in range(3):
         head = b"import torch\n\n\nclass Head:\n    def forward(self, ids, forward_batch):\n        embeds = self.embed_tokens(ids)\n"
@@ -207,7 +232,7 @@ def test_sites_that_are_absent_take_one_line(tree, run, run_json):
     sites = run_json("apply", tree.root, "--dry-run")[1]["sites"]
     absent = [site for site in sites if site["state"] == "absent"]
     assert len(absent) >= 3
-    printed = run("apply", tree.root, "--dry-run")[1].splitlines()
+    printed = run("apply", tree.root, "--dry-run", "--verbose")[1].splitlines()
     assert [line for line in printed if "absent" in line] == [
         f"[absent] {len(absent)} sites in 3 files (--json names each), such as "
         f"{absent[0]['probe']} {absent[0]['file']} {absent[0]['qualname']} - {absent[0]['why']}"

@@ -32,6 +32,7 @@ def listed(ctx: click.Context, option: click.Parameter, text: str | None) -> lis
 
 as_json = click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout, nothing else there.")
 quiet = click.option("-q", "--quiet", is_flag=True, help="No progress and no notes on stderr.")
+verbose = click.option("-v", "--verbose", is_flag=True, help="Each site on a line of its own, not a sum by probe.")
 dry_run = click.option("--dry-run", is_flag=True, help="Say what would be done; write nothing.")
 show_diff = click.option(
     "--diff", "show_diff", is_flag=True, help="Print a unified diff of what would change; write nothing."

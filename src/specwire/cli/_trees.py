@@ -11,6 +11,7 @@ from pathlib import Path
 from specwire.cli import _options as options
 from specwire.errors import FAULT, SpecwireError
 from specwire.patching.outcome import Outcome
+from specwire.probe import Site
 from specwire.trees.live import LiveServer, refuse_if_live
 from specwire.trees.overlay import sweep
 from specwire.trees.transaction import Recovery, begun_around, locked, recover
@@ -77,8 +78,10 @@ def write_guarded(
     return outcome
 
 
-def show(outcome: Outcome, *, as_json: bool, show_diff: bool, dry_run: bool, quiet: bool) -> int:
-    """Print what was or would be done; the exit code."""
+def show(
+    outcome: Outcome, *, as_json: bool, show_diff: bool, dry_run: bool, quiet: bool, every_site: bool = True
+) -> int:
+    """Print what was or would be done; the exit code. Without `every_site`, sites that are well come as a sum."""
     if as_json:
         options.emit({**outcome.document(), "dry_run": dry_run or show_diff})
     elif show_diff and not outcome.exit_code:
@@ -86,19 +89,24 @@ def show(outcome: Outcome, *, as_json: bool, show_diff: bool, dry_run: bool, qui
         sys.stdout.buffer.write(outcome.diff())
         sys.stdout.buffer.flush()
     else:
-        _print(outcome, dry_run)
+        _print(outcome, dry_run, every_site)
     if dry_run or show_diff:
         options.note("nothing was written: this only shows what would be", quiet)
     return outcome.exit_code
 
 
-def _print(outcome: Outcome, dry_run: bool) -> None:
+def _print(outcome: Outcome, dry_run: bool, every_site: bool) -> None:
     refused = outcome.result == "refused"  # then no site is said to be done
     sites = [site for site in outcome.sites if not (refused and site.state in _DONE_TO)]
     absent = [site for site in sites if site.state == "absent"]
     shown = [site for site in sites if site.state != "absent"]
     if not shown:  # nothing but absent ones: then each is an answer
         absent, shown = [], absent
+    if not every_site:
+        well = [site for site in shown if site.state in ("applied", "already")]
+        for line in _sums(well, dry_run):
+            options.say(line)
+        shown = [site for site in shown if site not in well]
     for site in shown:
         planned = dry_run and site.state in _DONE_TO
         mark = f"[would be {site.state}]" if planned else _MARKS.get(site.state, f"[{site.state}]")
@@ -124,6 +132,18 @@ def _print(outcome: Outcome, dry_run: bool) -> None:
         options.say(outcome.why)
     if outcome.exit_code == FAULT:
         options.say("Nothing was written.")
+
+
+def _sums(sites: list[Site], dry_run: bool) -> Iterator[str]:
+    """One line for each state and probe: how many sites, in how many files."""
+    groups: dict[tuple[str, str], list[Site]] = {}
+    for site in sites:
+        groups.setdefault((site.state, site.probe), []).append(site)
+    width = max((len(probe) for _, probe in groups), default=0)
+    for (state, probe), group in groups.items():
+        mark = f"[would be {state}]" if dry_run and state in _DONE_TO else f"[{state}]"
+        files = options.counted(len({site.file for site in group}), "file")
+        yield f"{mark} {probe:{width}}  {options.counted(len(group), 'site')} in {files}"
 
 
 def finale(outcome: Outcome) -> None:

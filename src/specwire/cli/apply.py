@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import shlex
+
 import click
 
 from specwire.cli import _options as options
@@ -38,8 +40,9 @@ from specwire.trees.overlay import make_overlay
 @options.as_json
 @options.show_diff
 @options.dry_run
+@options.verbose
 @options.quiet
-def command(tree, python, names, groups, overlay, force, wait, as_json, show_diff, dry_run, quiet):
+def command(tree, python, names, groups, overlay, force, wait, as_json, show_diff, dry_run, verbose, quiet):
     """Insert taps into SGLang's source: whole marked lines, silent until EAGLE3_DEBUG=1.
 
     TREE is a checkout, a directory that holds the sglang package, or the word `installed`. While a process
@@ -60,4 +63,14 @@ def command(tree, python, names, groups, overlay, force, wait, as_json, show_dif
             elif outcome.changes:
                 refuse_unchecked(outcome.changes)
                 outcome = trees.write_guarded(outcome, outcome.write, force, wait, quiet)
-    return trees.show(outcome, as_json=as_json, show_diff=show_diff, dry_run=dry_run, quiet=quiet)
+    code = trees.show(outcome, as_json=as_json, show_diff=show_diff, dry_run=dry_run, quiet=quiet, every_site=verbose)
+    if not (only_look or as_json) and outcome.exit_code == 0:
+        options.note(_next(tree, overlay), quiet)
+    return code
+
+
+def _next(tree: str, overlay: str | None) -> str:
+    """What to type once the taps are in."""
+    view = f"PYTHONPATH={shlex.quote(overlay)} " if overlay else ""
+    out = "" if overlay else f"\n      specwire remove {shlex.quote(tree)}"
+    return f"next: {view}EAGLE3_DEBUG=1 EAGLE3_CAPTURE_DIR=DIR python -m sglang.launch_server ...{out}"

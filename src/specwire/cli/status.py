@@ -10,8 +10,9 @@ from specwire.patching import surgery
 @click.command()
 @options.tree_argument
 @options.as_json
+@options.verbose
 @options.quiet
-def command(tree, python, as_json, quiet):
+def command(tree, python, as_json, verbose, quiet):
     """Say which taps are in a tree, where, and whether a hand has been on them.
 
     A change that was cut off (a killed process, a full disk) is finished or undone first, and named.
@@ -21,4 +22,4 @@ def command(tree, python, as_json, quiet):
     """
     with trees.opened(tree, python, quiet, writes=False) as found:
         outcome = surgery.status(found)
-    return trees.show(outcome, as_json=as_json, show_diff=False, dry_run=False, quiet=quiet)
+    return trees.show(outcome, as_json=as_json, show_diff=False, dry_run=False, quiet=quiet, every_site=verbose)
