@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from specwire.errors import SpecwireError
-from specwire.regular import written_whole
+from specwire.regular import read_json, written_whole
 
 SCHEMA = "specwire.answers/1"
 NAME = "answers.json"
@@ -65,9 +65,7 @@ def read_answers(folder: Path) -> Answers | None:
     """A capture directory's answers; None when it has none. SpecwireError when the file is not what is written here."""
     path = folder / NAME
     try:
-        if path.stat().st_size > LARGEST:
-            raise SpecwireError(f"{path} is larger than {LARGEST >> 20} MiB: no run answers that much")
-        document = json.loads(path.read_text("utf-8"))
+        document = read_json(path, LARGEST)
         if document["schema"] != SCHEMA:
             raise ValueError(f"schema {str(document['schema'])[:40]!r}")
         return Answers(tuple(map(_checked, document["answers"])), _count(document["ranks"]))

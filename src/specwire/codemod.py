@@ -20,6 +20,7 @@ from specwire.errors import SpecwireError
 from specwire.patching import marks, surgery
 from specwire.patching.insert import render
 from specwire.patching.taps import TappedFile
+from specwire.regular import read_source
 from specwire.trees.tree import PACKAGE
 
 
@@ -64,7 +65,7 @@ def _in_tree(context: CodemodContext) -> tuple[str, Callable[[str], bytes]]:
     if not inside:
         raise SkipFile(f"{path}: lies in no {PACKAGE} package, so it is no file of the engine's")
     root = Path(*path.parts[: inside[-1]])
-    return path.relative_to(root).as_posix(), lambda name: (root / name).read_bytes()
+    return path.relative_to(root).as_posix(), lambda name: read_source(root / name)
 
 
 def _inserted(name: str, data: bytes, probe: str, read: Callable[[str], bytes]) -> bytes:

@@ -15,9 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from specwire.bench.statistics import mean, quantile, rounded, spread
-from specwire.errors import SpecwireError
+from specwire.errors import SpecwireError, said
+from specwire.regular import read_bytes
 
 SCHEMA = "specwire.profile/1"
+LARGEST = 1 << 30  # bytes: ten million cycles
 STAGES = ("draft", "target", "verify", "draft-extend", "other")
 WORDS = {
     "draft": "draft",
@@ -187,7 +189,10 @@ def _within(cycle: Cycle, since: float | None, until: float | None) -> bool:
 
 
 def _read(file: Path) -> RankProfile:
-    lines = file.read_bytes().splitlines()
+    try:
+        lines = read_bytes(file, LARGEST).splitlines()
+    except OSError as error:
+        raise SpecwireError(f"{file}: cannot be read ({said(error)}). Name the directory of a profiled run.") from error
     try:
         about = json.loads(lines[0])
         if about["schema"] != SCHEMA:

@@ -1,57 +1,140 @@
-"""Regular files: read though they came from anywhere (a pipe or a device in a file's place is refused, not waited
-for), and written whole or not at all."""
+"""The one place where files are opened: read though they came from anywhere, and written whole or not at all.
+
+A pipe or a device in a file's place is refused, not waited for, and nothing is read without a limit. A test holds
+that nobody else opens a file.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import io
+import json
 import os
 import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO, TextIO
 
-TEXT_LIMIT = 64 * 1024 * 1024
+TEXT_LIMIT = 64 << 20  # bytes
+SOURCE_LIMIT = 8 << 20  # bytes; SGLang's largest module has half a MB, and a parser takes seventy times the source
+
+AnyPath = Path | str
 
 
-def open_regular(path: Path | str) -> BinaryIO:
-    """A regular file, opened for reading. Raises OSError for anything else, a pipe without a writer included."""
-    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0))
+def open_regular(path: AnyPath, follow: bool = True) -> BinaryIO:
+    """A regular file, opened for reading. Raises OSError for anything else, a pipe without a writer included.
+
+    Without `follow` a link is refused, too.
+    """
+    return os.fdopen(descriptor(path, follow), "rb")
+
+
+def descriptor(path: AnyPath, follow: bool = True) -> int:
+    """The same as the number that the system gives it: for the readers that have thousands of files to read."""
+    flags = os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0) | (0 if follow else os.O_NOFOLLOW)
+    handle = os.open(path, flags)
     mode = os.fstat(handle).st_mode
     if stat.S_ISREG(mode):
-        return os.fdopen(handle, "rb")
+        return handle
     os.close(handle)
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, "Is a directory", os.fspath(path))
     raise OSError(errno.EINVAL, "no regular file: a pipe, a device or a socket", os.fspath(path))
 
 
-def read_text(path: Path | str) -> str:
+def open_stream(path: AnyPath) -> BinaryIO:
+    """A file to be read from its beginning to its end, a pipe among them, as of `ssh HOST cat LOG`."""
+    return open(path, "rb")
+
+
+def open_text(path: AnyPath) -> TextIO:
+    """A text file that another process is still writing: each read goes on where the last one ended."""
+    return io.TextIOWrapper(open_regular(path), encoding="utf-8", errors="replace")
+
+
+def open_lock(path: AnyPath) -> BinaryIO:
+    """A file that is there only to be locked: made when there is none."""
+    return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600), "r+b")
+
+
+def open_directory(path: AnyPath) -> int:
+    """A directory, opened to be locked or synced."""
+    return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+
+def read_bytes(path: AnyPath, limit: int = TEXT_LIMIT, follow: bool = True) -> bytes:
+    """A whole file. Raises OSError, also when it has more than `limit` bytes."""
+    with open_regular(path, follow) as file:
+        if os.fstat(file.fileno()).st_size <= limit:
+            data = file.read(limit + 1)
+            if len(data) <= limit:
+                return data
+    raise OSError(errno.EFBIG, f"more than {limit:,} bytes", os.fspath(path))
+
+
+def read_source(path: AnyPath) -> bytes:
+    """A module's bytes. Raises OSError, also when it is larger than any module that a person has written."""
+    return read_bytes(path, SOURCE_LIMIT)
+
+
+def read_text(path: AnyPath, errors: str = "strict", limit: int = TEXT_LIMIT) -> str:
     """A small text file. Raises OSError, also when it has more than 64 MB, and ValueError when it is no UTF-8."""
+    return read_bytes(path, limit).decode("utf-8", errors)
+
+
+def read_json(path: AnyPath, limit: int = TEXT_LIMIT) -> Any:
+    """The document in a JSON file. Raises OSError, and ValueError when it is no JSON or nested too deeply."""
+    try:
+        return json.loads(read_text(path, limit=limit))
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def read_ending(path: AnyPath, limit: int = TEXT_LIMIT) -> str:
+    """The last `limit` bytes of a text file, as of a log that a process has written."""
     with open_regular(path) as file:
-        data = file.read(TEXT_LIMIT + 1)
-    if len(data) > TEXT_LIMIT:
-        raise OSError(errno.EFBIG, f"more than {TEXT_LIMIT:,} bytes", os.fspath(path))
-    return data.decode("utf-8")
+        size = os.fstat(file.fileno()).st_size
+        file.seek(max(0, size - limit))
+        return file.read(limit).decode("utf-8", "replace")
+
+
+def create(path: AnyPath, mode: int = 0o666) -> int:
+    """A new file, opened for writing; never one that is there, nor through a link. Raises OSError."""
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+
+
+def open_anew(path: AnyPath) -> BinaryIO:
+    """An empty file of this user's alone, for a log: what was there goes, and no link is followed. Raises OSError."""
+    Path(path).unlink(missing_ok=True)
+    return os.fdopen(create(path, 0o600), "wb")
 
 
 @contextlib.contextmanager
-def written_whole(path: Path | str, durable: bool = False) -> Iterator[BinaryIO]:
+def written_whole(path: AnyPath, durable: bool = False) -> Iterator[BinaryIO]:
     """A file to write to, which is at `path` once the block is done: all of it, or what was there before.
 
-    `durable`: also when the machine goes down right after. Raises OSError where nothing can be written.
+    It gets the mode that the user's umask gives. `durable`: also when the machine goes down right after. Raises
+    OSError where nothing can be written.
     """
     path = Path(path)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:200]}.")
     try:
         with os.fdopen(handle, "wb") as file:
             yield file
             if durable:
                 file.flush()
                 os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)
+        os.chmod(temporary, 0o666 & ~_umask())
         os.replace(temporary, path)
     except BaseException:
         os.unlink(temporary)
         raise
+
+
+def _umask() -> int:
+    """What the user takes away from the mode of a new file: only by setting it can it be asked for."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 from specwire import __version__
 from specwire.errors import FINDING, INCONCLUSIVE, OK, SpecwireError, said
+from specwire.regular import read_json
 from specwire.trees.identity import model_identity, newest_change, tree_identity
 from specwire.trees.tree import Tree
 
@@ -84,8 +84,8 @@ def read_verified(place: Path) -> tuple[dict[str, Any], float]:
     """
     file = place / "verify.json" if place.is_dir() else place
     try:
-        document, time = json.loads(file.read_text("utf-8")), file.stat().st_mtime
-    except (OSError, ValueError, RecursionError) as error:
+        document, time = read_json(file), file.stat().st_mtime
+    except (OSError, ValueError) as error:
         raise SpecwireError(
             f"{file}: no result of verify that can be read ({said(error)}). Run `specwire verify ... --out DIR` and name DIR."
         ) from error

@@ -7,6 +7,7 @@ unpickled, and no tensor is held whole: rows are read when they are asked for.
 from __future__ import annotations
 
 import json
+import os
 import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specwire.errors import SpecwireError
-from specwire.regular import written_whole
+from specwire.regular import descriptor, written_whole
 from specwire.tensorheader import ITEM_BYTES, TORCH_NAMES, Entry, read_header
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ class TensorFile:
         return list(struct.unpack(f"<{count}{_UNPACK[entry.dtype]}", raw))
 
     def _fill(self, view: memoryview, offset: int) -> None:
-        with open(self.path, "rb", buffering=0) as file:
+        with os.fdopen(descriptor(self.path), "rb", buffering=0) as file:
             file.seek(offset)
             done = 0
             while done < len(view):

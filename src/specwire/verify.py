@@ -19,6 +19,7 @@ from specwire.errors import SpecwireError
 from specwire.goldens.golden import check_token_ids, open_golden
 from specwire.model_files import read_config, text_config
 from specwire.patching import marks, surgery
+from specwire.regular import open_regular, read_source
 from specwire.trees.identity import model_identity, tree_identity
 from specwire.trees.overlay import make_overlay
 from specwire.trees.tree import Tree
@@ -216,7 +217,7 @@ def restored(view: Path, tree: Tree) -> bool:
         return False
     outcome.write()
     patched = [change.path for change in outcome.changes if change.after is not None]
-    same = all(path.read_bytes() == marks.stripped(tree.path(path.relative_to(view)).read_bytes()) for path in patched)
+    same = all(read_source(path) == marks.stripped(tree.read(os.fspath(path.relative_to(view)))) for path in patched)
     return same and surgery.status(Tree.find(view)).result == "nothing"
 
 
@@ -228,6 +229,6 @@ def fingerprint(tree: Tree) -> dict[str, tuple[int, str]]:
         for name in files:
             path = Path(folder, name)
             mode = stat.S_IMODE(path.lstat().st_mode)
-            with path.open("rb") as file:
+            with open_regular(path) as file:
                 found[str(path.relative_to(tree.root))] = (mode, hashlib.file_digest(file, "sha256").hexdigest())
     return found

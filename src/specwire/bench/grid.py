@@ -13,6 +13,7 @@ from typing import Any
 
 from specwire.bench.points import Setting
 from specwire.errors import SpecwireError, said
+from specwire.regular import read_text
 
 EXAMPLE = """\
 steps = [1, 2, 3, 5]
@@ -56,7 +57,7 @@ def read_grid(path: Path, draft: Path, arguments: Sequence[str], env: Mapping[st
     Raises SpecwireError for a file that is no grid: what is wrong, where, and an example.
     """
     try:
-        grid = tomllib.loads(path.read_text("utf-8"))
+        grid = tomllib.loads(read_text(path))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise SpecwireError(f"{path}: no TOML that can be read ({said(error)}). An example:\n{EXAMPLE}") from error
     if unknown := sorted(set(grid) - _KEYS):

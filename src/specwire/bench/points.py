@@ -30,6 +30,7 @@ from specwire.engine.arguments import CPU_KERNELS
 from specwire.engine.log import last_error
 from specwire.errors import SpecwireError
 from specwire.profile import read_profile, summarise
+from specwire.regular import read_ending
 
 Say = Callable[[str], None]
 Enough = Callable[[list[dict[str, Any]]], bool]  # given a load's runs so far: need there be no more?
@@ -38,7 +39,14 @@ Enough = Callable[[list[dict[str, Any]]], bool]  # given a load's runs so far: n
 _UNTIL_WRITTEN = 1.5
 
 # What specwire sets for its own ends, and nobody should copy.
-_OURS = ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED", "HF_HUB_OFFLINE", "EAGLE3_PROFILE")
+_OURS = (
+    "PYTHONPATH",
+    "PYTHONSAFEPATH",
+    "PYTHONDONTWRITEBYTECODE",
+    "PYTHONUNBUFFERED",
+    "HF_HUB_OFFLINE",
+    "EAGLE3_PROFILE",
+)
 
 
 @dataclass(frozen=True)
@@ -159,7 +167,7 @@ def _to_copy(changed: Mapping[str, str]) -> dict[str, str]:
 
 def _told(failed: ServerFailed) -> dict[str, Any]:
     log = failed.log if failed.log and failed.log.exists() else None
-    said = last_error(log.read_text("utf-8", "replace")) if log else None
+    said = last_error(read_ending(log)) if log else None
     return {"stage": failed.stage, "why": failed.why, "log": str(log) if log else None, "last_error": said}
 
 

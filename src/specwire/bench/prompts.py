@@ -9,6 +9,7 @@ from pathlib import Path
 
 from specwire.bench.client import Prompt
 from specwire.errors import SpecwireError, said
+from specwire.regular import read_text
 
 _FIRST_ORDINARY = 3  # below are the usual places of padding, begin and end
 
@@ -28,7 +29,7 @@ def prompts_from(path: Path, new_tokens: int) -> list[Prompt]:
     Raises SpecwireError, with the line, for anything else and for an empty file.
     """
     try:
-        lines = path.read_text("utf-8").splitlines()
+        lines = read_text(path).splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise SpecwireError(f"cannot read prompts from {path}: {said(error)}") from error
     found = [

@@ -20,6 +20,7 @@ from specwire.engine.log import Progress, last_error
 from specwire.engine.process import death, kill_all, start, wait_a_moment
 from specwire.engine.run import DRIVER
 from specwire.errors import SpecwireError
+from specwire.regular import open_anew, open_text, read_ending
 
 # `run` and `verify` want every token in one prefill; a server that is measured keeps the engine's own ways.
 AS_IN_PRODUCTION = ("--no-disable-radix-cache", "--no-chunked-prefill-size")
@@ -123,7 +124,7 @@ def running(plan: Plan, patience: Patience, say: Callable[[str], None]) -> Itera
     Raises ServerFailed when it does not come up: dead, silent too long, or not ready in time.
     """
     begun = time.monotonic()
-    with open(plan.log, "wb") as log:
+    with open_anew(plan.log) as log:
         process, run_id = start(plan.command, plan.env, log, plan.log.parent)
     try:
         _await_ready(process, plan, patience, say, begun)
@@ -170,7 +171,7 @@ def launch_line(argv: Sequence[str], env: Mapping[str, str]) -> str:
 
 def _await_ready(process, plan: Plan, patience: Patience, say, begun: float) -> None:
     progress, heard, size, changed = Progress(plan.ranks), "", 0, time.monotonic()
-    with open(plan.log, encoding="utf-8", errors="replace") as lines:
+    with open_text(plan.log) as lines:
         while True:
             code = wait_a_moment(process)
             for line in lines:
@@ -219,9 +220,9 @@ def _port(argv: Sequence[str]) -> int:
 
 
 def _last_error(log: Path | None) -> str | None:
-    return last_error(log.read_text("utf-8", "replace")) if log else None
+    return last_error(read_ending(log)) if log else None
 
 
 def _last_words(log: Path) -> str:
-    lines = [line for line in log.read_text("utf-8", "replace").splitlines() if line.strip()]
+    lines = [line for line in read_ending(log).splitlines() if line.strip()]
     return f"its last words: {lines[-1][:300] if lines else 'none'}"

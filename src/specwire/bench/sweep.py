@@ -18,7 +18,7 @@ from specwire.bench.points import Enough, Say, Stand, Workload, measure
 from specwire.bench.run import describe
 from specwire.bench.statistics import quantile
 from specwire.errors import FAULT, OK, SpecwireError
-from specwire.regular import written_whole
+from specwire.regular import open_lock, read_json, written_whole
 
 SCHEMA = "specwire.sweep/1"
 HOPELESS = 0.75  # a point whose best run is this far below the best point's mean is not going to win
@@ -28,7 +28,7 @@ HOPELESS = 0.75  # a point whose best run is this far below the best point's mea
 def held(out: Path) -> Iterator[None]:
     """The directory, for one sweep at a time. Raises SpecwireError while another one has it."""
     out.mkdir(parents=True, exist_ok=True)
-    with open(out / ".lock", "w") as lock:
+    with open_lock(out / ".lock") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -215,7 +215,7 @@ def _claim(out: Path, key: Mapping[str, str]) -> None:
     if not file.exists():
         _write(file, key)
         return
-    before = json.loads(file.read_text("utf-8"))
+    before = read_json(file)
     if changed := [name for name in key if key[name] != before.get(name)]:
         raise SpecwireError(
             f"{out}: holds a sweep with another {', '.join(changed)}. Name another --out, or delete it to start anew."
@@ -225,7 +225,7 @@ def _claim(out: Path, key: Mapping[str, str]) -> None:
 def _kept(folder: Path, retry_failed: bool) -> dict[str, Any] | None:
     """A point that was measured to its end before; a half written one counts as none."""
     try:
-        record = json.loads((folder / "point.json").read_text("utf-8"))
+        record = read_json(folder / "point.json")
     except (OSError, ValueError):
         return None
     return None if retry_failed and record["state"] != "ok" else record

@@ -19,6 +19,7 @@ from specwire.capture_write import write_event
 from specwire.diagnosis.case_world import HIDDEN, LAYERS, TRAINED, VOCABULARY
 from specwire.diagnosis.draft_reference import Reference
 from specwire.model_files import checkpoint
+from specwire.regular import read_json
 from specwire.tensorfile import write_tensors
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def write_draft_run(
 
     served, own = (
         _models(folder, run),
-        Reference(checkpoint(folder / "draft"), json.loads((folder / "draft" / "config.json").read_text())),
+        Reference(checkpoint(folder / "draft"), read_json(folder / "draft" / "config.json")),
     )
     tokens = [*ids[1:], 1]
     embeds = _table("random" if run.get("embed") == "random" else "target")[torch.tensor(tokens)]

@@ -6,11 +6,10 @@ import math
 import shlex
 from collections.abc import Iterable
 from html import escape
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from specwire.regular import written_whole
+from specwire.regular import read_text, written_whole
 
 SVG_WIDTH = 900  # of a full row of cells or bars, in pixels
 LABEL = 50  # pixels for a slot's name, left of its row
@@ -46,7 +45,7 @@ def page(document: dict[str, Any], reproduce: str) -> str:
 
 
 def _style() -> str:
-    return resources.files("specwire.diagnosis").joinpath("page.css").read_text("utf-8")
+    return read_text(Path(__file__).with_name("page.css"))
 
 
 def _unjudged(why: list[str]) -> str:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from specwire.errors import SpecwireError
+from specwire.regular import open_stream
 
 LINE_LIMIT = 16 * 1024 * 1024
 MARK = "[EAGLE3-DEBUG]"
@@ -67,7 +68,7 @@ def _text(path: Path | str) -> Iterable[str]:
         yield from sys.stdin
         return
     try:
-        with open(path, "rb") as file:  # may be a pipe, as of `ssh HOST cat LOG`
+        with open_stream(path) as file:  # may be a pipe, as of `ssh HOST cat LOG`
             if stat.S_ISCHR(os.fstat(file.fileno()).st_mode) and not file.isatty():
                 raise SpecwireError(f"cannot read {path}: a device, no log")
             while line := file.readline(LINE_LIMIT):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+from specwire.interpreter import SAFE_PATH
+from specwire.regular import read_json
 
 CPU_KERNELS = Path(__file__).parent / "cpu"
 
@@ -72,6 +74,7 @@ def environment(root: Path, *, ranks: int, device: str, extra: Mapping[str, str]
     env = dict(os.environ)
     before = [str(CPU_KERNELS)] if device == "cpu" else []
     env["PYTHONPATH"] = os.pathsep.join([*before, str(root), *filter(None, [env.get("PYTHONPATH")])])
+    env |= SAFE_PATH
     env["PYTHONDONTWRITEBYTECODE"] = "1"
     env["PYTHONUNBUFFERED"] = "1"
     env["HF_HUB_OFFLINE"] = "1"
@@ -99,7 +102,7 @@ def _cpus_per_rank(ranks: int) -> tuple[str, int]:
 
 def _is_float32(model: Path) -> bool:
     try:
-        config = json.loads((model / "config.json").read_text("utf-8"))
+        config = read_json(model / "config.json")
     except (OSError, ValueError):
         return False  # the engine has its own words for a model without a readable config
     text = config.get("text_config") if isinstance(config.get("text_config"), dict) else config

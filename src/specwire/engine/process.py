@@ -16,6 +16,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
+from specwire.regular import read_bytes, read_text
+
 RUN_ID = "SPECWIRE_RUN_ID"  # in the environment of every process of one run, however it was started
 
 
@@ -73,7 +75,7 @@ def release_shared_memory(run_id: str) -> None:
     """
     for pid in processes_of(run_id):
         with contextlib.suppress(OSError):
-            maps = Path(f"/proc/{pid}/maps").read_text()
+            maps = read_text(f"/proc/{pid}/maps", "replace")
             for path in set(re.findall(r"/dev/shm/(?:sglang_loads_|sgl_shm_)\S+$", maps, re.MULTILINE)):
                 os.unlink(path)
 
@@ -97,7 +99,7 @@ def processes_of(run_id: str) -> list[int]:
     mark, found = f"{RUN_ID}={run_id}".encode(), []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
-            if mark in (entry / "environ").read_bytes().split(b"\0"):
+            if mark in read_bytes(entry / "environ").split(b"\0"):
                 found.append(int(entry.name))
         except OSError:
             continue

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +14,8 @@ from specwire.engine.arguments import environment, rank_count, server_arguments
 from specwire.engine.log import Progress, last_error
 from specwire.engine.process import death, kill_all, start, wait_a_moment
 from specwire.errors import SpecwireError
+from specwire.interpreter import ask
+from specwire.regular import open_anew, open_text, read_ending, read_json
 
 DRIVER = Path(__file__).with_name("driver.py")
 # Whatever the model's generation_config.json says: each token is the likeliest by the head alone.
@@ -103,13 +104,13 @@ def run_engine(
 
     ranks = rank_count(argv)
     run_env = environment(Path(root).absolute(), ranks=ranks, device=device, extra=env)
-    with open(log_file, "wb") as log:
+    with open_anew(log_file) as log:
         code = (run or _run_to_the_end)(
             [python, str(DRIVER), str(job_file)], run_env, log, log_file, ranks, on_progress, timeout
         )
     if not result_file.exists():
         raise EngineFailed(_what_went_wrong(code, log_file, timeout))
-    result = json.loads(result_file.read_text("utf-8"))
+    result = read_json(result_file)
     return EngineResult(
         version=result["version"],
         device=device,
@@ -129,10 +130,7 @@ def resolve_device(device: str, python: str) -> str:
     if device != "auto":
         raise SpecwireError(f"device {device!r}: none of auto, cuda, cpu.")
     code = "import torch; print('cuda' if torch.cuda.is_available() else 'cpu')"
-    try:
-        asked = subprocess.run([python, "-c", code], capture_output=True, text=True, timeout=300)
-    except OSError as error:
-        raise SpecwireError(f"{python}: cannot be run ({error}). Name the engine's Python.") from error
+    asked = ask(python, code, seconds=300)
     if asked.returncode:
         why = (asked.stderr.strip().splitlines() or ["no message"])[-1]
         raise SpecwireError(f"{python}: torch cannot be imported ({why}). Name the engine's Python.")
@@ -153,7 +151,7 @@ def _run_to_the_end(
     progress, heard = Progress(ranks), ""
     driver, run_id = start(command, env, log, log_file.parent)
     try:
-        with open(log_file, encoding="utf-8", errors="replace") as lines:
+        with open_text(log_file) as lines:
             while True:
                 code = wait_a_moment(driver)
                 for line in lines:
@@ -171,7 +169,7 @@ def _run_to_the_end(
 
 
 def _what_went_wrong(code: int | None, log_file: Path, timeout: float | None) -> str:
-    text = log_file.read_text("utf-8", "replace")
+    text = read_ending(log_file)
     error = last_error(text)
     if code is None:
         lines = [line for line in text.splitlines() if line.strip()]

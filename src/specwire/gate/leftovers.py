@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from specwire.errors import SpecwireError
 from specwire.gate.scan import holding
+from specwire.regular import read_source
 from specwire.strip.words import NEEDLES, Words
 from specwire.trees.walk import Files, walk
 
@@ -101,8 +102,7 @@ def scan(paths: list[str], base: str, words: Words = Words(), allowed: tuple[str
 def _in_file(path: str, file: str, words: Words, unknown: list[str]) -> list[Finding]:
     from specwire.patching import marks
 
-    with open(path, "rb") as handle:
-        data = handle.read()
+    data = read_source(path)
     if marks.RUNTIME_MARK in data[: data.find(b"\n") + 1]:
         return [Finding("tap-file", file, 1, "what specwire's taps call: `specwire remove` takes it out", True)]
     found = _taps(data, file)

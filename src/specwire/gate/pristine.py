@@ -14,6 +14,7 @@ from pathlib import Path
 from specwire.errors import INCONCLUSIVE, SpecwireError, said
 from specwire.gate.leftovers import Finding
 from specwire.patching import marks
+from specwire.regular import read_bytes, read_text
 from specwire.trees.tree import PACKAGE, Tree
 
 
@@ -45,7 +46,7 @@ def differences(tree: Tree, record: str | None = None) -> list[Finding]:
 
 def _compared(path: Path, file: str, wanted: str, named: str) -> Finding | None:
     algorithm, _, digest = wanted.partition("=")
-    data = path.read_bytes()
+    data = read_bytes(path)
     if _hash(algorithm, data, file) == digest:
         return None
     if marks.LITERAL in data and _hash(algorithm, marks.stripped(data), file) == digest:
@@ -73,14 +74,14 @@ def _expected(tree: Tree, record: str | None) -> tuple[str, dict[str, str]]:
                 f"{tree.root}: no release to compare with. Looked for {PACKAGE}-*.dist-info/RECORD beside the package, as pip "
                 "leaves it; a checkout has none. Give the release's wheel or RECORD with --record."
             )
-        entries = _read(record_file.read_text("utf-8"))
+        entries = _read(read_text(record_file))
         named = record_file.parent.name.removesuffix(".dist-info")
     elif zipfile.is_zipfile(record):
         named, text = _from_wheel(record)
         entries = _read(text)
     else:
         try:
-            entries = _read(Path(record).read_text("utf-8"))
+            entries = _read(read_text(record))
         except (OSError, UnicodeDecodeError) as error:
             raise SpecwireError(
                 f"{record}: not a RECORD file or a wheel ({said(error)}). Name one of the release's."

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from specwire.errors import SpecwireError
+from specwire.regular import descriptor
 
 _BUFFER = 1 << 20
 _FILES = 24  # of SGLang's, some 300 kB
@@ -65,7 +66,7 @@ class _Batch:
         ends, at = [], 0
         for path in paths:
             try:
-                handle = os.open(path, os.O_RDONLY)
+                handle = descriptor(path)
                 try:
                     at += os.readv(handle, [self.buffer[at:]])
                     while at == len(self.buffer):

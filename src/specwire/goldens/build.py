@@ -18,6 +18,7 @@ from specwire.goldens.golden import STRAY, Noise, check_token_ids
 from specwire.goldens.labels import ASSUMED, TRUE_LIST
 from specwire.goldens.write import States, write_golden
 from specwire.model_files import read_config, target_name, text_config
+from specwire.regular import read_text
 from specwire.tensorfile import open_tensors
 
 if TYPE_CHECKING:
@@ -124,7 +125,7 @@ def _run_if_affordable(
 
 def _available() -> int:
     try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
+        lines = read_text("/proc/meminfo").splitlines()
         return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable"))
     except (OSError, StopIteration):
         return 8 * 2**30

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from specwire.capture import open_capture
 from specwire.errors import SpecwireError
+from specwire.regular import open_regular
 from specwire.tensorfile import open_tensors
 
 if TYPE_CHECKING:
@@ -115,7 +116,7 @@ def _loaded(file: Path) -> Any:
         if not file.name.endswith(".gz"):
             return torch.load(file, map_location="cpu", weights_only=True)
         with tempfile.TemporaryFile() as whole:
-            with gzip.open(file) as packed:
+            with open_regular(file) as stored, gzip.GzipFile(fileobj=stored) as packed:
                 while block := packed.read(1 << 20):
                     _bounded(file, whole.tell() + len(block))
                     whole.write(block)

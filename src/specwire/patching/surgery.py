@@ -12,6 +12,7 @@ from specwire.patching import collecting, marks, tapfile
 from specwire.patching.outcome import Outcome
 from specwire.patching.taps import Found, TappedFile, unchanged
 from specwire.probe import Probe, Site
+from specwire.regular import read_bytes
 from specwire.trees import compiled
 from specwire.trees.patch import unified
 from specwire.trees.transaction import Change
@@ -249,7 +250,7 @@ def _add_removed(outcome: Outcome, name: str, file: TappedFile, going: list[Foun
     outcome.proofs[name] = proof
     path = outcome.tree.path(name)
     outcome.changes.append(Change(path, file.data, after))
-    outcome.changes += [Change(each, each.read_bytes(), None) for each in compiled.tapped(path)]
+    outcome.changes += [Change(each, read_bytes(each), None) for each in compiled.tapped(path)]
 
 
 _PROOFS = {

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from importlib.resources import files as resource_files
+from pathlib import Path
 
+from specwire import runtime
 from specwire.errors import SpecwireError
 from specwire.patching import marks
 from specwire.probe import Site
-from specwire.regular import open_regular
+from specwire.regular import read_bytes, read_source
 from specwire.trees.transaction import Change
 from specwire.trees.tree import Tree
 
@@ -17,7 +18,7 @@ PROBE = "runtime"  # what it goes by where probes are named
 
 def source() -> bytes:
     """The tap file as `apply` writes it."""
-    return marks.sealed(resource_files("specwire.runtime").joinpath("_specwire.py").read_bytes())
+    return marks.sealed(read_bytes(Path(runtime.__file__).with_name("_specwire.py")))
 
 
 def read(tree: Tree) -> bytes | None:
@@ -27,8 +28,7 @@ def read(tree: Tree) -> bytes | None:
     """
     path = tree.path(marks.RUNTIME)
     try:
-        with open_regular(path) as file:
-            return file.read()
+        return read_source(path)
     except FileNotFoundError:
         if os.path.islink(path):
             raise SpecwireError(
@@ -61,4 +61,4 @@ def leaving(tree: Tree, now: bytes) -> list[Change]:
     """The tap file taken out, and what Python compiled from it."""
     path = tree.path(marks.RUNTIME)
     compiled = sorted((path.parent / "__pycache__").glob(f"{path.stem}.*.pyc*"))
-    return [Change(path, now, None), *(Change(each, each.read_bytes(), None) for each in compiled)]
+    return [Change(path, now, None), *(Change(each, read_bytes(each), None) for each in compiled)]

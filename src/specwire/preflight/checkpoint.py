@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from specwire.errors import SpecwireError, said
-from specwire.regular import read_text
+from specwire.regular import open_regular, read_text
 from specwire.tensorfile import Entry, TensorFile, open_tensors
 
 INDEX = "model.safetensors.index.json"
@@ -78,7 +78,7 @@ class Checkpoint:
 
     def _values(self, name: str, code: str) -> array:
         entry = self.tensors[name]
-        with open(self._file(name).path, "rb") as data:
+        with open_regular(self._file(name).path) as data:
             data.seek(entry.start)
             values = array(code, data.read(entry.stop - entry.start))
         if sys.byteorder == "big":

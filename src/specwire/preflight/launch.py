@@ -12,6 +12,7 @@ from typing import Any
 from specwire.errors import SpecwireError, said
 from specwire.preflight.options import Option, Options
 from specwire.preflight.shell import split_commands
+from specwire.regular import read_bytes, read_text
 
 _ASSIGN = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.S)
 _FILE = re.compile(r"[\w./~@+-]+\.(pt|pth|bin|safetensors|json|jinja|ya?ml|txt|pem|crt|key)")
@@ -107,7 +108,7 @@ def _served(words: list[str], start: int) -> list[str]:
 def launch_file(path: Path, options: Options) -> Launch:
     """A launch from a shell script, or from a file of plain arguments. Comments are skipped."""
     try:
-        text = path.read_text("utf-8")
+        text = read_text(path)
     except (OSError, UnicodeDecodeError) as error:
         raise SpecwireError(f"cannot read the launch file {path}: {said(error)}. Give a text file.") from error
     lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
@@ -120,7 +121,7 @@ def process_launch(pid: int, options: Options) -> Launch:
     """The launch of a running process, from /proc. Raises SpecwireError when it is no SGLang server."""
     place = Path("/proc") / str(pid)
     try:
-        words = [part.decode("utf-8", "replace") for part in (place / "cmdline").read_bytes().split(b"\0")][:-1]
+        words = [part.decode("utf-8", "replace") for part in read_bytes(place / "cmdline").split(b"\0")][:-1]
     except OSError as error:
         raise SpecwireError(
             f"process {pid} cannot be read ({error.strerror}): give the pid of a running server."
@@ -136,7 +137,7 @@ def process_launch(pid: int, options: Options) -> Launch:
 
 def _environ(place: Path) -> dict[str, str]:
     try:
-        parts = (place / "environ").read_bytes().split(b"\0")
+        parts = read_bytes(place / "environ").split(b"\0")
     except OSError:
         return {}
     return dict(part.decode("utf-8", "replace").split("=", 1) for part in parts if b"=" in part)
@@ -195,7 +196,7 @@ def _with_config_file(launch: Launch) -> Launch:
     """The launch with the plain `key: value` lines of its `--config` file, which the command line overrules."""
     path = launch._here(launch.get("config"))
     try:
-        lines = path.read_text("utf-8").splitlines()
+        lines = read_text(path).splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise SpecwireError(
             f"{launch.source}: --config {path} cannot be read ({said(error)}). Correct the path."

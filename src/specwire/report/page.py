@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
-from importlib.resources import files
+from pathlib import Path
 
+from specwire.regular import read_text
 from specwire.report.blocks import Block, Code, Figure, Heading, Table, Text
 
 
 def page(title: str, blocks: Sequence[Block]) -> str:
-    style = files("specwire.report").joinpath("page.css").read_text("utf-8")
+    style = read_text(Path(__file__).with_name("page.css"))
     body = "\n".join(_written(block) for block in blocks)
     return f"""\
 <!doctype html>

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from specwire.errors import SpecwireError, said
+from specwire.regular import read_json
 
 NAMES = ("verify.json", "bench.json", "sweep.json")
 SCHEMAS = {
@@ -45,8 +45,8 @@ def _files(place: Path) -> list[Path]:
 
 def _document(file: Path) -> dict[str, Any]:
     try:
-        document = json.loads(file.read_text("utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        document = read_json(file)
+    except (OSError, ValueError) as error:
         raise SpecwireError(
             f"{file}: no result that can be read ({said(error)}). Name the JSON of verify, bench or sweep."
         ) from error

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator
 
 from specwire.errors import SpecwireError
+from specwire.regular import read_source
 from specwire.strip.collect import gather
 from specwire.strip.judge import Judge
 from specwire.strip.plan import ids
@@ -130,7 +131,6 @@ def _is_word(data: bytes, name: str) -> bool:
 
 def _read(path: str) -> bytes:
     try:
-        with open(path, "rb") as file:
-            return file.read()
+        return read_source(path)
     except OSError as error:
         raise SpecwireError(f"{path}: cannot be read ({error.strerror}). Leave it out or make it readable.") from error

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from specwire.errors import SpecwireError
 from specwire.patching.marks import RUNTIME_MARK
+from specwire.regular import read_source
 from specwire.strip.words import Words
 from specwire.trees.journal import JOURNALS
 from specwire.trees.transaction import Change, begun_around, commit, locked
@@ -52,7 +53,7 @@ def begun(paths: list[str]) -> list[Path]:
 def suspicious(name: str, words: Words) -> bytes | None:
     """A file's bytes when it may hold debug code; None for a clean one and for specwire's own tap file."""
     try:
-        data = Path(name).read_bytes()
+        data = read_source(name)
     except OSError as error:
         raise SpecwireError(f"{name}: cannot be read ({error.strerror}). Leave it out or make it readable.") from error
     if RUNTIME_MARK in data[: data.find(b"\n") + 1]:

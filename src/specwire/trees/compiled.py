@@ -10,6 +10,7 @@ from pathlib import Path
 
 from specwire.errors import SpecwireError
 from specwire.patching import marks
+from specwire.regular import open_regular, read_bytes
 from specwire.trees.transaction import Change
 
 _HASHED, _CHECKED = 1, 2
@@ -28,7 +29,7 @@ def refuse_unchecked(changes: list[Change]) -> None:
 
 def tapped(path: Path) -> list[Path]:
     """The unchecked compiled forms of a source file that were made while taps were in it."""
-    return [each for each in _unchecked(path) if marks.NAME in each.read_bytes()]
+    return [each for each in _unchecked(path) if marks.NAME in read_bytes(each)]
 
 
 def _unchecked(path: Path) -> list[Path]:
@@ -36,7 +37,7 @@ def _unchecked(path: Path) -> list[Path]:
         return []
     found = []
     for each in sorted((path.parent / "__pycache__").glob(f"{path.stem}.*.pyc")):
-        with each.open("rb") as file:
+        with open_regular(each) as file:
             flags = int.from_bytes(file.read(8)[4:], "little")
         if flags & _HASHED and not flags & _CHECKED:
             found.append(each)

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from specwire.regular import open_regular
 from specwire.trees.tree import Tree
 
 SAMPLES, SAMPLE_BYTES = 64, 1 << 14
@@ -48,7 +49,7 @@ def newest_change(place: Path, *patterns: str) -> tuple[float, Path | None]:
 
 def _sampled(path: Path, length: int) -> str:
     digest = hashlib.sha256()
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         if length <= 2 * SAMPLES * SAMPLE_BYTES:
             digest.update(file.read())
         else:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from specwire.errors import SpecwireError
+from specwire.regular import open_directory
 
 _held: set[tuple[int, int]] = set()
 
@@ -20,7 +21,7 @@ def locked(root: Path) -> Iterator[None]:
     May be held more than once by one process. Raises SpecwireError when another process holds it.
     """
     try:
-        handle = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+        handle = open_directory(root)
     except OSError as error:
         raise SpecwireError(f"{root}: cannot be opened ({error.strerror}). Nothing was changed.") from error
     try:

@@ -12,12 +12,14 @@ import glob
 import os
 import secrets
 import shutil
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
 from specwire.errors import SpecwireError
 from specwire.patching import marks
 from specwire.patching.outcome import Outcome
+from specwire.regular import open_directory, read_source
 from specwire.trees.transaction import digest, locked, temporary
 from specwire.trees.tree import MARKER, PACKAGE
 
@@ -52,17 +54,23 @@ def make_overlay(outcome: Outcome, where: str | os.PathLike[str], force: bool = 
 
 def sweep(place: Path) -> None:
     """Put right what killed runs left beside the view `place`; what a living run has there stays."""
-    beside = f"{glob.escape(os.fspath(place.parent))}/.{glob.escape(place.name)}.specwire-*"
-    for name in sorted(glob.glob(f"{beside}.replaced")):
+    for name in _left_beside(place, "replaced"):
         with _unused(f"{name}/{PACKAGE}") as unused:
             if unused and not os.path.lexists(place):
                 os.rename(name, place)
             elif unused:
                 shutil.rmtree(name)
-    for name in glob.glob(f"{beside}.building"):
+    for name in _left_beside(place, "building"):
         with _unused(name) as unused:
             if unused:
                 shutil.rmtree(name)
+
+
+def _left_beside(place: Path, state: str) -> list[str]:
+    """This user's own directories of that kind: a link, or what somebody else put there, is left alone."""
+    pattern = f"{glob.escape(os.fspath(place.parent))}/.{glob.escape(place.name)}.specwire-*.{state}"
+    status = {name: os.lstat(name) for name in sorted(glob.glob(pattern))}
+    return [name for name, each in status.items() if stat.S_ISDIR(each.st_mode) and each.st_uid == os.geteuid()]
 
 
 def _beside(place: Path, state: str) -> Path:
@@ -73,7 +81,7 @@ def _beside(place: Path, state: str) -> Path:
 def _unused(folder: str) -> Iterator[bool]:
     """Whether no living process holds the folder's lock."""
     try:
-        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        handle = open_directory(folder)
     except FileNotFoundError:
         yield os.path.basename(folder) == PACKAGE  # cut off while being deleted
         return
@@ -116,14 +124,14 @@ def _not_ours(place: Path, tree: Path, force: bool) -> Iterator[Path]:
 
 
 def _is_ours(path: Path, origin: Path) -> bool:
-    data = path.read_bytes()
+    data = read_source(path)
     bare = marks.stripped(data)
     if path.match(f"*/{marks.RUNTIME}"):
         return marks.seal(data) == "intact"
     return (
         digest(bare) in {mark.original for mark in marks.marks(data)}
         or origin.is_file()
-        and origin.read_bytes() == bare
+        and read_source(origin) == bare
     )
 
 
@@ -132,7 +140,7 @@ def _building(place: Path) -> Iterator[Path]:
     """A new directory beside `place`, locked while we live; gone afterwards unless it was renamed."""
     building = _beside(place, "building")
     building.mkdir()
-    handle = os.open(building, os.O_RDONLY | os.O_DIRECTORY)
+    handle = open_directory(building)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield building

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from specwire.regular import open_regular
 from specwire.trees.tree import MARKER, PACKAGE
 
 TITLE = "sglang::"
@@ -217,7 +218,7 @@ def _parent(pid: str) -> int:
 
 def _read(path: str, limit: int = 1 << 26) -> bytes:
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             return file.read(limit)
     except (OSError, ValueError):
         return b""
@@ -225,7 +226,7 @@ def _read(path: str, limit: int = 1 << 26) -> bytes:
 
 def _can_read(path: str) -> bool:
     try:
-        with open(path, "rb"):
+        with open_regular(path):
             return True
     except OSError:
         return False

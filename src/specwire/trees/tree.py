@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,6 +11,8 @@ from functools import cached_property
 from pathlib import Path
 
 from specwire.errors import SpecwireError
+from specwire.interpreter import ask
+from specwire.regular import SOURCE_LIMIT, descriptor, read_source, read_text
 from specwire.trees.released import REQUIREMENT, released
 
 PACKAGE = "sglang"
@@ -59,7 +60,7 @@ class Tree:
         """What the tree says it is: its version module, else the metadata installed beside it."""
         for name in ("_version.py", "version.py"):
             try:
-                text = (self.package / name).read_text("utf-8", "replace")
+                text = read_text(self.package / name, "replace", SOURCE_LIMIT)
             except OSError:
                 continue
             if found := re.search(r"^(?:__version__|version)\b[^=\n]*=\s*.*?['\"]([^'\"]+)", text, re.M):
@@ -81,7 +82,8 @@ class Tree:
         return self.root / name
 
     def read(self, name: str) -> bytes:
-        return self.path(name).read_bytes()
+        """A file's bytes. Raises OSError, also when it is no regular file or larger than a module can be."""
+        return read_source(self.path(name))
 
     def python_files(self, under: str = PACKAGE) -> list[str]:
         """Names of the `.py` files below `under`, in a stable order.
@@ -155,10 +157,10 @@ class Tree:
         for name in self.python_files(under):
             path = f"{self.root}/{name}"
             try:
-                handle = os.open(path, os.O_RDONLY)
+                handle = descriptor(path)
                 try:
                     size = os.fstat(handle).st_size
-                    data = os.read(handle, size + 1)
+                    data = os.read(handle, min(size, SOURCE_LIMIT) + 1)
                 finally:
                     os.close(handle)
                 if len(data) != size:
@@ -184,16 +186,11 @@ def _is_package(folder: Path) -> bool:
 
 def _installed(python: str) -> Path:
     """The directory that holds the `sglang` that `python` would import, asked of that interpreter."""
-    # Without the empty entry, which would find a `sglang` folder of the directory that we happen to be in.
     code = (
-        "import sys; sys.path = [p for p in sys.path if p];"
         "import importlib.util as u; s = u.find_spec('sglang');"
         "print((list(s.submodule_search_locations or ()) or [''])[0] if s else '')"
     )
-    try:
-        done = subprocess.run([python, "-c", code], capture_output=True, text=True, timeout=60)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise SpecwireError(f"{python}: cannot be run ({error}). Name a Python interpreter with --python.") from error
+    done = ask(python, code, seconds=60)
     place = done.stdout.strip().splitlines()[-1] if done.stdout.strip() else ""
     if not place:
         raise SpecwireError(
