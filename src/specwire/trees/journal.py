@@ -1,7 +1,9 @@
 """The journal of a change under way: which files, what each was and will be, and their names meanwhile.
 
 Names in a journal are relative to the directory that holds it, so a tree that was moved or copied half done
-recovers by itself; and a journal from elsewhere reaches nothing outside of its tree.
+recovers by itself; and a journal from elsewhere reaches nothing outside of its tree. A tree may have links that
+lead out of it, and a change may go through them: then a *witness*, in the directory where the file really is,
+says so. Without one, whatever a journal says of that directory is not believed.
 """
 
 from __future__ import annotations
@@ -10,11 +12,13 @@ import hashlib
 import json
 import os
 import secrets
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from specwire.errors import SpecwireError
+from specwire.regular import open_regular, read_bytes
 
 JOURNAL = ".specwire-journal.json"
 DRAFT, DONE = ".specwire-journal.draft", ".specwire-journal.done"
@@ -31,9 +35,12 @@ class Change:
     after: bytes | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Entry:
-    """One file of a change under way: where it really is, what it was and will be, its two other names."""
+    """One file of a change under way: where it really is, what it was and will be, its two other names.
+
+    `witness`: the file that must lie beside one that is outside of the tree; None for one inside.
+    """
 
     name: str
     path: Path
@@ -41,10 +48,19 @@ class Entry:
     after: str | None
     new: Path
     old: Path
+    witness: Path | None
 
 
 def digest(data: bytes | None) -> str | None:
     return None if data is None else hashlib.sha256(data).hexdigest()
+
+
+def hash_of(path: Path) -> str | None:
+    """What the file at `path` is, a link followed; None when nothing is there, not even a link."""
+    try:
+        return digest(read_bytes(path))
+    except FileNotFoundError:
+        return "a link that leads nowhere" if os.path.lexists(path) else None
 
 
 def temporary(name: str) -> bool:
@@ -77,33 +93,89 @@ def _below(root: Path, path: Path) -> str:
 
 
 def entries_of(root: Path, document: dict[str, Any]) -> list[Entry]:
-    """The journal's files. It may come from anywhere: what it names must lie below its own directory."""
+    """The journal's files. It may come from anywhere: see `vouched` for what it names outside of its tree."""
     try:
         token, replace_links = document["token"], document["replace_links"]
-        if document["schema"] != _SCHEMA or not (isinstance(token, str) and token.isalnum()):
+        if document["schema"] != _SCHEMA or not (isinstance(token, str) and token.isalnum() and len(token) <= 32):
             raise ValueError("an unknown schema")
-        entries = []
-        for file in document["files"]:
-            name = file["name"]
-            if os.path.isabs(name) or ".." in Path(name).parts:
-                raise ValueError(f"{name} lies outside of the tree")
-            path = root / name
-            if not replace_links:
-                path = Path(os.path.realpath(path))
-            new, old = (path.with_name(f".{path.name}.specwire-{token}.{side}") for side in ("new", "old"))
-            entries.append(Entry(name, path, file["before"], file["after"], new, old))
-        return entries
-    except (KeyError, TypeError, ValueError) as error:
+        return [_entry(root, os.path.realpath(root), file, token, replace_links) for file in document["files"]]
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise SpecwireError(
             f"{root / JOURNAL}: not a journal that this specwire can read ({error!r}). "
             "Look at the files that it names, then delete it."
         ) from error
 
 
-def read_journal(journal: Path) -> dict[str, Any] | None:
+def _entry(root: Path, real_root: str, file: dict[str, Any], token: str, replace_links: bool) -> Entry:
+    name, before, after = file["name"], file["before"], file["after"]
+    if os.path.isabs(name) or ".." in Path(name).parts or not name:
+        raise ValueError(f"{name} lies outside of the tree")
+    if not all(each is None or isinstance(each, str) for each in (before, after)):
+        raise ValueError(f"{name}: no hash")
+    # Also where the link itself is to be replaced, a link on the way to it may lead out.
+    folder = os.path.realpath((root / name).parent)
+    path = Path(folder, os.path.basename(name)) if replace_links else Path(os.path.realpath(root / name))
+    inside = os.path.commonpath((path.parent, real_root)) == real_root and path != Path(real_root)
+    new, old = (path.with_name(f".{path.name}.specwire-{token}.{side}") for side in ("new", "old"))
+    witness = None if inside else path.with_name(f".witness.specwire-{token}.json")
+    return Entry(name=name, path=path, before=before, after=after, new=new, old=old, witness=witness)
+
+
+def witness_of(document: dict[str, Any]) -> bytes:
+    """What a witness holds: the hash of the journal that it vouches for."""
+    return f"{digest(json.dumps(document, sort_keys=True).encode())}\n".encode()
+
+
+def vouched(root: Path, document: dict[str, Any], entries: list[Entry], done: bool) -> list[Entry]:
+    """The entries that a journal which was found may have something done about.
+
+    A run that was killed before it made a witness, or after it took it away, has left nothing to do there. Raises
+    SpecwireError when the journal would have something done outside of its tree all the same.
+    """
+    kept = []
+    for entry in entries:
+        if entry.witness is None or _vouches(entry.witness, witness_of(document)):
+            kept.append(entry)
+        elif any(map(os.path.lexists, (entry.new, entry.old))) or (not done and hash_of(entry.path) == entry.after):
+            raise _foreign(root, f"{entry.name} leads to {entry.path}, outside of the tree")
+    return kept
+
+
+def _vouches(witness: Path, held: bytes) -> bool:
+    """Whether this user's own witness is there; one that was cut off while it was written is to be swept up."""
     try:
-        return json.loads(journal.read_bytes())
+        with open_regular(witness, follow=False) as file:
+            return os.fstat(file.fileno()).st_uid == os.geteuid() and held.startswith(file.read(len(held) + 1))
+    except OSError:
+        return False
+
+
+def read_journal(journal: Path) -> dict[str, Any] | None:
+    """The document of a journal of this user's own; None when there is none.
+
+    Raises SpecwireError for one of another user, or that another one could have written to.
+    """
+    try:
+        status = os.lstat(journal)
     except FileNotFoundError:
         return None
-    except ValueError as error:
+    if not stat.S_ISREG(status.st_mode):
+        raise _foreign(journal.parent, "it is no file")
+    if status.st_uid != os.geteuid():
+        raise _foreign(journal.parent, f"it belongs to user {status.st_uid}")
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise _foreign(journal.parent, "others may write to it")
+    try:
+        document = json.loads(read_bytes(journal, follow=False))
+    except (ValueError, RecursionError) as error:
         raise SpecwireError(f"{journal}: not a journal of specwire's ({error}). Look at it, then delete it.") from error
+    if not isinstance(document, dict):
+        raise _foreign(journal.parent, "it holds no object")
+    return document
+
+
+def _foreign(root: Path, why: str) -> SpecwireError:
+    return SpecwireError(
+        f"{root}: has the journal of a change that was cut off, and it is not to be trusted: {why}. Nothing was "
+        f"done. Look at the files that {JOURNAL} there names, then delete it."
+    )

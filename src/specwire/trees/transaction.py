@@ -2,11 +2,11 @@
 
 The order of events, each one safe to be killed before, during and after:
 
-1. a journal names every file, its old and its new hash;
+1. a journal names every file, its old and its new hash; where a file really lies outside, a witness there says so;
 2. each new content is staged beside its target, and the old file kept beside it under a second name;
 3. the staged files are renamed over their targets;
 4. the journal is renamed to say that the change is done: from here on it stays, before it will be undone;
-5. the second names go, then the journal.
+5. the second names go, then the witnesses, then the journal.
 
 So `recover` never needs to know how far a killed process came: it puts the old files back while the journal
 says `begun`, and sweeps up when it says `done`. Neither needs space on the disk. A file that somebody has
@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from specwire.errors import SpecwireError
+from specwire.regular import create, open_directory
 from specwire.trees.journal import (
     DONE,
     DRAFT,
@@ -34,9 +35,12 @@ from specwire.trees.journal import (
     Entry,
     digest,
     entries_of,
+    hash_of,
     new_journal,
     read_journal,
     temporary,
+    vouched,
+    witness_of,
 )
 from specwire.trees.lock import locked
 
@@ -102,11 +106,11 @@ def recover(root: Path) -> Recovery | None:
         try:
             if (document := read_journal(root / DONE)) is not None:
                 entries = entries_of(root, document)
-                _sweep(root, entries)
+                _sweep(root, vouched(root, document, entries, done=True))
                 return Recovery("finished", tuple(entry.name for entry in entries), ())
             document = read_journal(root / JOURNAL)
             entries = entries_of(root, document) if document is not None else []
-            left = _undo(root, entries)
+            left = _undo(root, vouched(root, document or {}, entries, done=False))
         except OSError as error:
             raise SpecwireError(
                 f"{error.filename or root}: an earlier change was cut off and cannot be put right "
@@ -153,6 +157,10 @@ def _checked(root: Path, changes: list[Change], replace_links: bool) -> tuple[di
         document = new_journal(root, changes, replace_links)
         entries = entries_of(root, document)
         for entry in entries:
+            if entry.witness and entry.before is None:
+                raise SpecwireError(
+                    f"{entry.path}: would be a new file outside of {root}, where a link leads. Nothing was changed."
+                )
             _require_writable(entry, replace_links)
         return document, entries
     except OSError as error:
@@ -161,9 +169,12 @@ def _checked(root: Path, changes: list[Change], replace_links: bool) -> tuple[di
 
 def _begin(root: Path, document: dict[str, Any], changes: list[Change], entries: list[Entry]) -> None:
     """Steps 1 and 2: afterwards everything is on the disk, and no file has changed yet."""
-    _write(root / DRAFT, json.dumps(document).encode(), None)
+    _write(root / DRAFT, json.dumps(document).encode(), None, mode=0o600)
     os.rename(root / DRAFT, root / JOURNAL)
     _sync(root)
+    for witness in _witnesses(entries):
+        _write(witness, witness_of(document), None, mode=0o600)
+        _sync(witness.parent)
     for change, entry in zip(changes, entries, strict=True):
         _stage(change, entry)
     _sync_folders(entries)
@@ -194,9 +205,9 @@ def _stage(change: Change, entry: Entry) -> None:
         _write(entry.new, change.after, like)
 
 
-def _write(path: Path, data: bytes, like: Path | None) -> None:
+def _write(path: Path, data: bytes, like: Path | None, mode: int = 0o666) -> None:
     """Write a new file with mode, owner and attributes of the file `like`; never an existing one."""
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    handle = create(path, mode)
     try:
         view = memoryview(data)
         while view:
@@ -264,7 +275,7 @@ def _undo(root: Path, entries: list[Entry]) -> list[str]:
     """Give every file its old state back where the new one is in place; the names of those left alone."""
     left = []
     for entry in entries:
-        now = _hash_of(entry.path)
+        now = hash_of(entry.path)
         if now == entry.before:
             continue
         if now != entry.after or (entry.before is not None and not os.path.lexists(entry.old)):
@@ -284,6 +295,10 @@ def _sweep(root: Path, entries: list[Entry]) -> None:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(name)
     _sync_folders(entries)
+    for witness in _witnesses(entries):
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(witness)
+            _sync(witness.parent)
     for name in (DRAFT, JOURNAL, DONE):
         with contextlib.suppress(FileNotFoundError):
             os.unlink(root / name)
@@ -294,7 +309,7 @@ def _sweep(root: Path, entries: list[Entry]) -> None:
 
 
 def _require(path: Path, before: str | None, name: str | None = None) -> None:
-    if _hash_of(path) != before:
+    if hash_of(path) != before:
         raise SpecwireError(f"{name or path}: changed while specwire was at work. Nothing was changed. Run this again.")
 
 
@@ -305,12 +320,8 @@ def _require_writable(entry: Entry, view: bool) -> None:
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), os.fspath(place))
 
 
-def _hash_of(path: Path) -> str | None:
-    """What the file at `path` is, a link followed; None when nothing is there, not even a link."""
-    try:
-        return digest(path.read_bytes())
-    except FileNotFoundError:
-        return "a link that leads nowhere" if os.path.lexists(path) else None
+def _witnesses(entries: list[Entry]) -> list[Path]:
+    return sorted({entry.witness for entry in entries if entry.witness})
 
 
 def _sync_folders(entries: list[Entry]) -> None:
@@ -320,7 +331,7 @@ def _sync_folders(entries: list[Entry]) -> None:
 
 
 def _sync(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    handle = open_directory(folder)
     try:
         os.fsync(handle)
     finally:
