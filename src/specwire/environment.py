@@ -12,6 +12,7 @@ from importlib import metadata
 
 from specwire import __version__
 from specwire.errors import SpecwireError
+from specwire.interpreter import ask
 from specwire.needs import EXTRAS
 
 PACKAGES = (
@@ -89,11 +90,8 @@ print(json.dumps([platform.python_version(), found]))
 
 def _asked(python: str) -> tuple[str, dict[str, str | None]]:
     try:
-        done = subprocess.run(
-            [python, "-I", "-c", _ASK, *PACKAGES], capture_output=True, text=True, timeout=60, check=True
-        )
-        version, packages = json.loads(done.stdout)
-    except (OSError, subprocess.SubprocessError, ValueError) as error:
+        version, packages = json.loads(ask(python, _ASK, *PACKAGES, seconds=60).stdout)
+    except (SpecwireError, ValueError) as error:
         raise SpecwireError(f"{python}: cannot be asked for its packages ({error}). Name a Python to run.") from error
     return version, packages
 

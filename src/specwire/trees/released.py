@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 from specwire.errors import SpecwireError
+from specwire.interpreter import own_module
 
 REQUIREMENT = re.compile(r"\s*sglang\s*==\s*(\d[0-9A-Za-z.!+-]*)\s*")
 # The same wheel whatever Python and machine asks: only its source is read.
@@ -50,9 +49,8 @@ def released(version: str, say: Callable[[str], None]) -> Path:
 
 
 def _download(version: str, folder: Path) -> Path:
-    pip = [sys.executable, "-P", "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
-    command = [*pip, *_WHEEL, f"--dest={folder}", f"sglang=={version}"]
-    done = subprocess.run(command, capture_output=True, text=True, errors="replace")
+    pip = ["pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
+    done = own_module(*pip, *_WHEEL, f"--dest={folder}", f"sglang=={version}")
     wheels = list(folder.glob("*.whl"))
     if done.returncode or len(wheels) != 1:
         why = (done.stderr.strip().splitlines() or ["no message"])[-1]
