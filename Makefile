@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 PYTEST := $(BIN)/python -m pytest -q
 DEEPSEEK := $(CACHE)/fixtures/deepseek
 
-.PHONY: setup verify test test-quick releases zoo bench clean
+.PHONY: setup verify test test-quick docs releases zoo bench clean
 
 setup: $(VENV)/.installed
 
@@ -42,6 +42,10 @@ test: test-quick
 test-quick: setup
 	$(BIN)/ruff check --quiet . && $(BIN)/ruff format --quiet --check .
 	$(PYTEST) -n 2 --dist worksteal -m "not engine and not release and not slow"
+
+# A page for every cause and probe, from their docstrings.
+docs: setup
+	$(BIN)/python docs/write_pages.py
 
 releases: setup
 	$(BIN)/python tests/run_releases.py
