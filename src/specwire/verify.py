@@ -7,7 +7,7 @@ import hashlib
 import os
 import shlex
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ from specwire.errors import SpecwireError
 from specwire.goldens.golden import check_token_ids, open_golden
 from specwire.model_files import read_config, text_config
 from specwire.patching import marks, surgery
+from specwire.progress import Progress
 from specwire.regular import open_regular, read_source
 from specwire.trees.identity import model_identity, tree_identity
 from specwire.trees.overlay import make_overlay
@@ -26,8 +27,6 @@ from specwire.trees.tree import Tree
 
 if TYPE_CHECKING:
     from specwire.engine.run import EngineResult
-
-Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True)

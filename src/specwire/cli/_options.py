@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -146,23 +145,3 @@ def note(text: str, quiet: bool = False) -> None:
     """A progress line or a remark: on stderr, so that stdout holds results only."""
     if not quiet:
         print(text, file=sys.stderr, flush=True)
-
-
-def progress(
-    quiet: bool, first_after: float = 2.0, every: float = 1.0, same_again: float = 10.0
-) -> Callable[[str], None]:
-    """A callback for lines of progress on stderr, silent for the first seconds.
-
-    At most one line `every` second, and one that says the same but for its "(12 s)" only every `same_again`.
-    """
-    begun = last = time.monotonic()
-    heard = ""
-
-    def say(text: str) -> None:
-        nonlocal last, heard
-        now, words = time.monotonic(), text.rsplit(" (", 1)[0]
-        if not quiet and now - begun >= first_after and now - last >= (same_again if words == heard else every):
-            last, heard = now, words
-            note(text)
-
-    return say

@@ -6,6 +6,7 @@ import click
 
 from specwire.cli import _options as options
 from specwire.cli import _trees as trees
+from specwire.cli._progress import Shown
 from specwire.patching import surgery
 from specwire.probe import GROUPS
 from specwire.trees.compiled import refuse_unchecked
@@ -56,7 +57,8 @@ def command(tree, python, names, groups, overlay, force, wait, as_json, show_dif
     only_look = dry_run or show_diff
     opened = trees.unchanged_view(tree, python) if only_look else trees.opened(tree, python, quiet, writes=not overlay)
     with opened as found:
-        outcome = surgery.plan_apply(found, surgery.chosen(names, groups), options.progress(quiet))
+        with Shown(quiet) as progress:
+            outcome = surgery.plan_apply(found, surgery.chosen(names, groups), progress)
         if outcome.exit_code == 0 and not only_look:
             if overlay:
                 options.note(f"the patched view is {make_overlay(outcome, overlay, force)}", quiet)

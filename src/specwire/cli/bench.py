@@ -8,6 +8,7 @@ import click
 
 from specwire.cli import _bench as shared
 from specwire.cli import _options as options
+from specwire.cli._progress import Shown
 from specwire.errors import SpecwireError
 
 
@@ -65,7 +66,7 @@ def command(drafts, steps, topk, draft_tokens, env, no_baseline, urls, boots, re
     from specwire.cli._jobs import place_for
     from specwire.regular import written_whole
 
-    say = options.progress(quiet, first_after=0.0, every=0.0)
+    say = click.get_current_context().with_resource(Shown(quiet, first_after=0.0, every=0.0, lines=True))
     if not urls and not drafts and no_baseline:
         raise SpecwireError("nothing to measure: name a --draft, or leave out --no-baseline.")
     if not urls:

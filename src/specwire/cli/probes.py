@@ -5,6 +5,7 @@ from collections.abc import Iterable
 import click
 
 from specwire.cli import _options as options
+from specwire.cli._progress import Shown
 from specwire.errors import FAULT, OK
 from specwire.patching import surgery
 from specwire.trees.tree import Tree
@@ -52,7 +53,8 @@ def command(tree, python, as_json, quiet):
 def _coverage(tree: Tree, as_json: bool, quiet: bool) -> int:
     from specwire.patching.coverage import coverage, totals  # LibCST takes a while to import
 
-    rows = coverage(tree, options.progress(quiet))
+    with Shown(quiet) as progress:
+        rows = coverage(tree, progress)
     if as_json:
         options.emit({
             "schema": "specwire.coverage/1",

@@ -4,6 +4,7 @@ import click
 
 from specwire.cli import _jobs as jobs
 from specwire.cli import _options as options
+from specwire.cli._progress import Shown
 
 
 @click.command()
@@ -34,10 +35,10 @@ def command(out, as_json, quiet, **job):
     found = jobs.job_of(**job)
     with jobs.place_for(out) as place:
         verify.check_job(found)
-        progress = options.progress(quiet, first_after=0.0)
-        tapped = surgery.status(found.tree).result == "applied"
-        view = found.tree.root if tapped else verify.patched_view(found, place / "tree", progress)
-        record = verify.run_record(found, place, verify.run(found, view, place, progress))
+        with Shown(quiet, first_after=0.0) as progress:
+            tapped = surgery.status(found.tree).result == "applied"
+            view = found.tree.root if tapped else verify.patched_view(found, place / "tree", progress)
+            record = verify.run_record(found, place, verify.run(found, view, place, progress))
     if as_json:
         options.emit({"schema": "specwire.run/1", **record, "capture": str(place / "capture")})
     else:

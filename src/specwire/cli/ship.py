@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 
 from specwire.cli import _options as options
+from specwire.cli._progress import Shown
 
 
 @click.command()
@@ -55,7 +56,8 @@ def command(tree, python, target, draft, verified, launch, launch_file, golden, 
     if (launch is None) == (launch_file is None):
         raise SpecwireError('the launch that is to go out is needed, once: --launch "ARGS" or --launch-file FILE.')
     shipment = Shipment(Tree.find(tree, python), target, draft, verified, launch, launch_file, golden, record)
-    document = ship(shipment, options.progress(quiet))
+    with Shown(quiet) as progress:
+        document = ship(shipment, progress)
     if as_json:
         options.emit(document)
     else:

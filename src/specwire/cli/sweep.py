@@ -8,6 +8,7 @@ import click
 
 from specwire.cli import _bench as shared
 from specwire.cli import _options as options
+from specwire.cli._progress import Shown
 
 
 @click.command()
@@ -55,7 +56,7 @@ def command(grid, draft, env, stop_early, retry_failed, no_confirm, out, as_json
     from specwire.bench.run import provenance
     from specwire.bench.sweep import exit_code, held, sweep
 
-    say = options.progress(quiet, first_after=0.0, every=0.0)
+    say = click.get_current_context().with_resource(Shown(quiet, first_after=0.0, every=0.0, lines=True))
     shared.check_named(rest["tree"], rest["target"])
     shared.check_draft(draft)
     points = read_grid(grid, draft, rest["engine_arguments"], shared.environment_of(env))

@@ -6,6 +6,7 @@ import click
 
 from specwire.cli import _jobs as jobs
 from specwire.cli import _options as options
+from specwire.cli._progress import Shown
 
 
 @click.command()
@@ -42,7 +43,8 @@ def command(out, accept_length, trained, html, as_json, quiet, **job):
     require("torch")  # the comparison's, asked for before the engine boots
     found = jobs.job_of(**job)
     with jobs.place_for(out) as place:
-        document = verify.verify(found, place, options.progress(quiet, first_after=0.0), accept_length, trained)
+        with Shown(quiet, first_after=0.0) as progress:
+            document = verify.verify(found, place, progress, accept_length, trained)
         text = json.dumps(document, indent=2, allow_nan=False)
         with written_whole(place / "verify.json") as file:
             file.write(f"{text}\n".encode())

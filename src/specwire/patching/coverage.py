@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 
@@ -11,6 +11,7 @@ from specwire.patching import collecting, surgery
 from specwire.patching.insert import render
 from specwire.patching.taps import TappedFile
 from specwire.probe import Site, Unrecognised
+from specwire.progress import Progress, silent
 from specwire.sites import drafts, lineage, loops, streams
 from specwire.sites.source import Source, opened
 from specwire.trees.tree import Tree
@@ -40,7 +41,7 @@ class Row:
 
 
 @collecting.paused()
-def coverage(tree: Tree, progress: Callable[[str], None] = lambda _: None) -> list[Row]:
+def coverage(tree: Tree, progress: Progress = silent) -> list[Row]:
     """Every row of the tree, in file order. Raises SpecwireError for a file that cannot be read."""
     known = {name: probe for name, probe in surgery.probes().items() if probe.group != "profile"}
     patterns = {pattern for probe in known.values() for pattern in probe.files}

@@ -12,13 +12,12 @@ from specwire.patching import collecting, marks, tapfile
 from specwire.patching.outcome import Outcome
 from specwire.patching.taps import Found, TappedFile, unchanged
 from specwire.probe import Probe, Site
+from specwire.progress import Progress, silent
 from specwire.regular import read_bytes
 from specwire.trees import compiled
 from specwire.trees.patch import unified
 from specwire.trees.transaction import Change
 from specwire.trees.tree import Tree
-
-Progress = Callable[[str], None]
 
 
 def probes() -> dict[str, Probe]:
@@ -38,7 +37,7 @@ def chosen(names: Iterable[str], groups: Iterable[str]) -> list[str]:
 
 
 @collecting.paused()
-def plan_apply(tree: Tree, names: list[str], progress: Progress = lambda _: None) -> Outcome:
+def plan_apply(tree: Tree, names: list[str], progress: Progress = silent) -> Outcome:
     """What inserting these probes' taps comes to. Nothing is written.
 
     Taps that are there already stay: every file is rendered anew, from what it was without any tap.
@@ -50,7 +49,7 @@ def plan_apply(tree: Tree, names: list[str], progress: Progress = lambda _: None
         _add_edited(outcome, [site], marks.RUNTIME, _tap_file_diff(now))
     files = _concerned(tree, known, names)
     for count, (name, file) in enumerate(files.items(), 1):
-        progress(f"reading {count}/{len(files)} {name}")
+        progress(f"reading {count}/{len(files)} {name}", count / len(files))
         if foreign := [each for each in file.found if not each.intact or each.probe not in (*known, marks.IMPORT)]:
             _add_edited(outcome, [_edited(name, each) for each in foreign], name, _edit_diff(name, file))
             continue
