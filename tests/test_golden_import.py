@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import os
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -224,9 +226,81 @@ def test_a_pickle_is_refused_and_never_executed(target: Path, tmp_path: Path, mo
     assert not (tmp_path / "pickle-was-executed").exists()
 
 
+def pickled(*, pickle: bytes, compressed: bool = False) -> bytes:
+    """An archive as torch.save makes it, with this pickle."""
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED if compressed else zipfile.ZIP_STORED) as archive:
+        archive.writestr("archive/data.pkl", pickle)
+        archive.writestr("archive/version", "3\n")
+    return made.getvalue()
+
+
+NESTED_TUPLES = b"\x80\x02N" + b"q\x00h\x00\x86" * 60  # each holds the one before it twice
+BOMBS = {
+    "a bytearray of 3 GiB": (b"\x80\x02cbuiltins\nbytearray\n\x8a\x05" + (3 << 30).to_bytes(5, "little") + b"\x85R.", "bytearray"),
+    "a tensor of 3 GiB": (b"\x80\x02ctorch\nTensor\n\x8a\x05" + (3 << 30).to_bytes(5, "little") + b"\x85R.", "torch.Tensor"),
+    "an argument of a GB": (b"\x80\x02X" + (1 << 30).to_bytes(4, "little") + b"abc.", "claims"),
+    "a codec that takes for ever": (b"\x80\x02c_codecs\nencode\nX\x01\x00\x00\x00aX\x08\x00\x00\x00punycode\x86R.", "_codecs"),
+    "a name ten million times": (b"\x80\x02](" + b"N" * 30_000 + b"e.", "steps"),
+    "a key that is never hashed to its end": (NESTED_TUPLES + b"}h\x00Ns.", "over and over"),
+    "tuples as deep as the stack": (b"\x80\x02N" + b"\x85" * 100_000 + b".", "over and over"),
+    "no end": (b"\x80\x02]", "damaged"),
+    "more taken than there is": (b"\x80\x02R.", "damaged"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+@pytest.mark.parametrize("name", BOMBS)
+def test_a_pickle_that_grows_is_refused_before_it_is_loaded(
+    name, wrapped: bool, target: Path, tmp_path: Path, monkeypatch
+) -> None:
+    monkeypatch.setattr("specwire.goldens.pickles.OPCODE_LIMIT", 20_000)
+    pickle, why = BOMBS[name]
+    (tmp_path / "0.pt").write_bytes(pickled(pickle=pickle) if wrapped else pickle)
+    with pytest.raises(SpecwireError, match=f"never unpickled here .*{why}"):
+        import_golden(tmp_path / "0.pt", tmp_path / "out", target, ids=(1, 3, 5), convention="boundary")
+
+
+def test_an_archive_that_unpacks_is_refused(target: Path, tmp_path: Path) -> None:
+    (tmp_path / "0.pt").write_bytes(pickled(pickle=bytes(1 << 26), compressed=True))
+    with pytest.raises(SpecwireError, match="compressed records"):
+        import_golden(tmp_path / "0.pt", tmp_path / "out", target, ids=(1, 3, 5), convention="boundary")
+
+
+def test_what_torch_saves_in_either_form_is_loaded(target: Path, tmp_path: Path) -> None:
+    data = {"input_ids": torch.tensor(IDS), "hidden_states": torch.cat([STATES[k] for k in TRAINED], dim=-1)}
+    data |= {"n": torch.nn.Parameter(torch.ones(2)), "size": torch.Size([1]), "kind": torch.bfloat16, "note": "x"}
+    for old in (False, True):
+        torch.save(data, tmp_path / "0.pt", _use_new_zipfile_serialization=not old)
+        import_golden(tmp_path / "0.pt", tmp_path / "out", target, ids=TRAINED, convention="boundary")
+        assert open_golden(tmp_path / "out").boundaries == TRAINED
+
+
+def test_a_pipe_among_the_data_is_not_waited_for(target: Path, tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    os.mkfifo(tmp_path / "data" / "data_0.pt")
+    with pytest.raises(SpecwireError, match="no regular file"):
+        import_golden(tmp_path / "data", tmp_path / "out", target, ids=TRAINED, convention="boundary")
+
+
+HELD = torch.zeros(1).expand(5, 16)
+SELF: list = []
+SELF.append(SELF)
+
+
 @pytest.mark.parametrize(
     ("tensors", "message"),
     [
+        ({"input_ids": torch.tensor(IDS), "hidden_states": [HELD] * 2000}, "lists 2,000 layers"),
+        ({"input_ids": torch.tensor(IDS), "hidden_states": torch.zeros(1).expand(5, 1 << 20)}, "save each once"),
+        ({"input_ids": SELF, "hidden_states": SELF}, "input_ids: list of 1, the first list of 1"),
+        (
+            {
+                "input_ids": torch.tensor(IDS),
+                "hidden_states": torch.nested.nested_tensor([torch.ones(2), torch.ones(1)]),
+            },
+            "nested",
+        ),
         ({"loss_mask": torch.ones(3)}, r"holds \[loss_mask: float32 \[3\]\]"),
         (
             {"input_ids": torch.tensor(IDS), "hidden": [torch.ones(5, 16)], "n": 5},

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import reprlib
+
 OK = 0
 FINDING = 1
 FAULT = 2
@@ -16,6 +18,19 @@ class SpecwireError(Exception):
     """
 
     exit_code = FAULT
+
+
+_BRIEF = reprlib.Repr()
+_BRIEF.maxstring = _BRIEF.maxother = 60
+_BRIEF.maxlist = _BRIEF.maxtuple = 12
+
+
+def shortened(value: object) -> str:
+    """A value of a file as a sentence shows it: its repr, with the middle left out of what is long or deep."""
+    try:
+        return _BRIEF.repr(value)
+    except (ValueError, RecursionError):  # a whole number of thousands of digits
+        return f"a {type(value).__name__} too large to show"
 
 
 def said(error: Exception) -> str:

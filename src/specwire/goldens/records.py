@@ -7,6 +7,7 @@ else.
 from __future__ import annotations
 
 import gzip
+import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specwire.capture import open_capture
-from specwire.errors import SpecwireError
+from specwire.errors import SpecwireError, said
+from specwire.goldens.pickles import Refused, look_through
 from specwire.regular import open_regular
 from specwire.tensorfile import open_tensors
 
@@ -26,6 +28,8 @@ STATES = ("aux_hidden_state", "aux_hidden_states", "hidden_states", "concat")
 FINAL = "hidden_state"
 KNOWN = (*TOKENS, *STATES, FINAL)
 ENDINGS = (".safetensors", ".pt", ".pth", ".ckpt", ".pt.gz", ".pth.gz", ".ckpt.gz")
+LAYERS = 1024  # of one record
+SHARED = 4  # how often a file's bytes may be named
 LIMIT = 4 << 30  # bytes of one file: 32,768 tokens of a target 7,168 wide with four layers take half of it
 BESIDE = ("token_freq.pt",)  # speculators' count of tokens, in the same folder
 SHOWN = 40
@@ -82,7 +86,7 @@ def _held(file: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
             },
         )
         return
-    loaded = _loaded(file)
+    loaded, stored = _loaded(file)
     if isinstance(loaded, (list, tuple)) and loaded and all(isinstance(one, dict) for one in loaded):
         records = {f"{file}[{number}]": one for number, one in enumerate(loaded)}
     elif isinstance(loaded, dict):
@@ -102,33 +106,40 @@ def _held(file: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
     for where, tensor in tensors:
         if tensor.layout != torch.strided or tensor.device.type != "cpu":
             raise SpecwireError(f"{where} is no plain tensor ({tensor.layout}, {tensor.device})")
-    # A few stored bytes may be said to be a tensor of any size.
-    _bounded(file, sum(tensor.numel() * tensor.element_size() for _, tensor in tensors))
+    # A few stored bytes may be said to be a tensor of any size, and one tensor to be any number of them.
+    size = sum(tensor.numel() * tensor.element_size() for _, tensor in tensors)
+    _bounded(file, size)
+    if size > SHARED * stored + (1 << 20):
+        raise SpecwireError(f"{file} says to hold {size:,} bytes of tensors, and stores {stored:,}: save each once")
     yield from ((origin, {str(name): value for name, value in one.items()}) for origin, one in records.items())
 
 
-def _loaded(file: Path) -> Any:
-    """What torch.save wrote, compressed or not; nothing but tensors and plain containers is loaded."""
+def _loaded(file: Path) -> tuple[Any, int]:
+    """What torch.save wrote, compressed or not, and how many bytes that is; nothing but tensors and plain containers is
+    loaded."""
     import torch
 
-    _bounded(file, file.stat().st_size)
     try:
-        if not file.name.endswith(".gz"):
-            return torch.load(file, map_location="cpu", weights_only=True)
-        with tempfile.TemporaryFile() as whole:
-            with open_regular(file) as stored, gzip.GzipFile(fileobj=stored) as packed:
-                while block := packed.read(1 << 20):
-                    _bounded(file, whole.tell() + len(block))
-                    whole.write(block)
-            whole.seek(0)
-            return torch.load(whole, map_location="cpu", weights_only=True)
+        with open_regular(file) as stored, tempfile.TemporaryFile() as whole:
+            _bounded(file, os.fstat(stored.fileno()).st_size)
+            if file.name.endswith(".gz"):
+                with gzip.GzipFile(fileobj=stored) as packed:
+                    while block := packed.read(1 << 20):
+                        _bounded(file, whole.tell() + len(block))
+                        whole.write(block)
+                whole.seek(0)
+                stored = whole
+            look_through(stored)
+            return torch.load(stored, map_location="cpu", weights_only=True), os.fstat(stored.fileno()).st_size
     except SpecwireError:
         raise
     except Exception as error:  # torch reports a refused pickle, a cut file and a foreign one by several types
+        if isinstance(error, OSError) and not isinstance(error, gzip.BadGzipFile):
+            raise SpecwireError(f"cannot read {file}: {said(error)}") from error
+        why = str(error) if isinstance(error, Refused) else type(error).__name__
         raise SpecwireError(
-            f"{file} was not loaded: it is damaged, or holds Python objects beside tensors, which are never "
-            "unpickled here "
-            f"({type(error).__name__}). Save a dict of tensors"
+            f"{file} was not loaded: it is damaged, or holds Python objects beside tensors, which are never unpickled here "
+            f"({why}). Save a dict of tensors"
         ) from error
 
 
@@ -169,7 +180,10 @@ def _record(file: Path, origin: str, held: Mapping[str, Any], hidden: int) -> Re
                 f"are needed ({', '.join(STATES)})"
             )
         return Record(origin, tuple(ids.tolist()), states)
-    if listed := lists.get(states_name):
+    listed = lists.get(states_name)
+    if listed and len(listed) > LAYERS:
+        raise SpecwireError(f"{states_name} of {origin} lists {len(listed):,} layers: no target has as many")
+    if listed:
         states = tuple(part for one in listed for part in _layers(origin, states_name, one, len(ids), hidden))
     else:
         states = _layers(origin, states_name, tensors[states_name], len(ids), hidden)
@@ -189,13 +203,13 @@ def _is_tensors(value: Any) -> bool:
     return isinstance(value, (list, tuple)) and bool(value) and all(isinstance(one, torch.Tensor) for one in value)
 
 
-def _described(value: Any) -> str:
+def _described(value: Any, deep: int = 3) -> str:
     """A value's type, and its shape or length."""
     if (shape := getattr(value, "shape", None)) is not None:
         return f"{str(value.dtype).removeprefix('torch.')} {list(shape)}"
     kind = type(value).__name__
     if isinstance(value, (list, tuple)):
-        return f"{kind} of {len(value)}" + (f", the first {_described(value[0])}" if value else "")
+        return f"{kind} of {len(value)}" + (f", the first {_described(value[0], deep - 1)}" if value and deep else "")
     return kind
 
 
