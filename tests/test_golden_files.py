@@ -20,6 +20,7 @@ from safetensors import safe_open
 from specwire.cli.golden import command as golden_command
 from specwire.errors import SpecwireError
 from specwire.goldens.golden import open_golden
+from specwire.goldens.log import open_log_golden
 from specwire.tensorfile import open_tensors, write_tensors
 
 PROMPTS = [[4, 5, 6, 7], [9, 5, 8]]
@@ -104,12 +105,29 @@ def overlapping(path: Path) -> None:
     put(path, header, data)
 
 
-def a_million_tensors(path: Path) -> None:
-    put(
-        path,
-        b"{" + b",".join(b'"t%d":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}' % i for i in range(1_000_000)) + b"}",
-        b"",
-    )
+def tensors(count: int):
+    def spoil(path: Path) -> None:
+        entries = (b'"t%d":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}' % i for i in range(count))
+        put(path, b"{" + b",".join(entries) + b"}", b"")
+
+    return spoil
+
+
+def a_flood_of_token_ids(path: Path) -> None:
+    """An honest header of a sparse file: nothing of it takes any room on the disk."""
+    rows = 3 << 30
+    header, _ = parts(path)
+    kept = {"__metadata__": header["__metadata__"]}
+    kept["token_ids"] = {"dtype": "I64", "shape": [rows], "data_offsets": [0, 8 * rows]}
+    kept["boundary.1"] = {"dtype": "F32", "shape": [rows, 16], "data_offsets": [8 * rows, 72 * rows]}
+    put(path, kept, b"")
+    os.truncate(path, path.stat().st_size + 72 * rows)
+
+
+def with_first_id(path: Path, token: int) -> tuple[dict, bytes]:
+    header, data = parts(path)
+    start = header["token_ids"]["data_offsets"][0]
+    return header, data[:start] + struct.pack("<q", token) + data[start + 8 :]
 
 
 class Bomb:
@@ -134,7 +152,7 @@ SPOILERS = {
         b'{"a":{"dtype":"U8","shape":[0],"data_offsets":[0,0]},"a":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}}',
         b"",
     ),
-    "a million tensors": a_million_tensors,
+    "a million tensors": tensors(1_000_000),
     "pickle": lambda path: path.write_bytes(pickle.dumps(Bomb())),
     "old pickle": lambda path: path.write_bytes(pickle.dumps(Bomb(), protocol=2)),
     "torch pickle": lambda path: torch.save({"token_ids": torch.tensor([1])}, path),
@@ -144,7 +162,10 @@ SPOILERS = {
     "shape and bytes disagree": spoil_entry("boundary.0", shape=[4, 17]),
     "huge shape": spoil_entry("boundary.0", shape=[2**62, 2**62]),
     "shape of texts": spoil_entry("boundary.0", shape=["4", "16"]),
+    "a shape beyond what can be printed": spoil_entry("boundary.0", shape=[10**4000, 10**4000]),
     "unknown dtype": spoil_entry("boundary.0", dtype="Q7"),
+    "a list as dtype": spoil_entry("boundary.0", dtype=["F32"]),
+    "a dict as dtype": spoil_entry("boundary.0", dtype={"F32": 1}),
     "a path as name": rename("boundary.0", "../../etc/boundary.0"),
     "wrong schema": spoil_metadata(schema="specwire.golden/9"),
     "no metadata": changed(lambda header: header.pop("__metadata__") and None),
@@ -153,11 +174,24 @@ SPOILERS = {
     "trained beyond the layers": spoil_metadata(trained_boundaries="[1, 3, 99]"),
     "trained on more slots than there are boundaries": spoil_metadata(trained_boundaries=json.dumps([2] * 8)),
     "trained empty": spoil_metadata(trained_boundaries="[]"),
+    "trained a million wrong ones": spoil_metadata(trained_boundaries=json.dumps([-1] * 10**6)),
+    "trained on a million slots": spoil_metadata(trained_boundaries=json.dumps([1] * 10**6), num_layers="99999"),
+    "trained nested deep": spoil_metadata(trained_boundaries="[" * 100_000),
+    "layers with zeros in front": spoil_metadata(num_layers="000000000001" + "0" * 5000),
+    "layers past the limit behind zeros": spoil_metadata(num_layers="00000000000100000000000000"),
+    "layers without end": spoil_metadata(num_layers="999999999"),
+    "layers in other digits": spoil_metadata(num_layers="\u0666"),
+    "boundary with other rows than token ids": changed(lambda header: header["boundary.0"].update(shape=[2, 32])),
+    "token ids without end": a_flood_of_token_ids,
+    "a negative token id": lambda path: put(path, *with_first_id(path, -1)),
     "layers no number": spoil_metadata(num_layers="many"),
     "hidden size wrong": spoil_metadata(hidden_size="17"),
     "boundary beyond the layers": rename("boundary.6", "boundary.7"),
     "no token ids": rename("token_ids", "tokens"),
     "noise no table": spoil_metadata(noise='{"float32": [1]}'),
+    "noise of 400 digits": spoil_metadata(noise='{"float32": {"1": [%s, 0, 0]}}' % ("9" * 400)),
+    "noise as text": spoil_metadata(noise='{"float32": {"1": "000"}}'),
+    "noise of two": spoil_metadata(noise='{"float32": {"1": [0, 2, 0]}}'),
     "noise not finite": spoil_metadata(noise='{"float32": {"1": [NaN, 1, 0]}}'),
     "token ids beyond the vocabulary": spoil_metadata(vocab_size="8"),
     "integers where floats belong": spoil_entry("boundary.0", dtype="I32"),
@@ -170,8 +204,41 @@ def test_a_bad_file_is_refused_with_one_sentence(name: str, golden: Path, tmp_pa
     SPOILERS[name](golden)
     with pytest.raises(SpecwireError) as caught:
         open_golden(golden)
-    assert str(caught.value).strip() and "\n" not in str(caught.value)
+    assert str(caught.value).strip() and "\n" not in str(caught.value) and len(str(caught.value)) < 1000
     assert not (tmp_path / "pickle-was-executed").exists()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"hidden_size": float("inf")}, {"hidden_size": 0}, {"hidden_size": "128"}, {"num_layers": -1}, {"dtype": 5},
+        {"concat_shape": [float("inf"), 1]}, {"concat_shape": [8, 0]}, {"concat_shape": 5}, {"slots": 5},
+        {"slots": [[10**400] * 5]}, {"slots": [[float("nan")] * 5]}, {"slots": [[1] * 5] * 5000}, {"slots": [None]},
+        {"trained_boundaries": [10**400]}, {"schema": ["x"] * 10**6}, {"target": {}},
+    ],
+)  # fmt: skip
+def test_a_bad_log_golden_is_refused_with_one_sentence(change, tmp_path: Path) -> None:
+    good = {
+        "schema": "specwire.golden/1",
+        "kind": "log",
+        "slots": [[1, 2, 3, 4, 5]],
+        "hidden_size": 8,
+        "dtype": "float32",
+    }
+    path = tmp_path / "golden.json"
+    path.write_text(json.dumps(good))
+    assert open_log_golden(path).slots == ((1, 2, 3, 4, 5),)
+    path.write_text(json.dumps(good | change))
+    with pytest.raises(SpecwireError) as caught:
+        open_log_golden(path)
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 1000
+
+
+def test_more_tensors_than_are_read(golden: Path, monkeypatch) -> None:
+    monkeypatch.setattr("specwire.tensorheader.TENSOR_LIMIT", 1000)
+    tensors(1001)(golden)
+    with pytest.raises(SpecwireError, match="holds 1,001 tensors, more than the 1,000 that are read"):
+        open_golden(golden)
 
 
 def test_a_pickle_is_called_one(golden: Path) -> None:

@@ -127,7 +127,7 @@ def _parse(path: Path, raw: bytes) -> dict[str, Any]:
 
     try:
         header = json.loads(raw.decode("utf-8"), object_pairs_hook=no_twins)
-    except (UnicodeDecodeError, ValueError, RecursionError) as error:
+    except (ValueError, RecursionError, MemoryError) as error:
         raise SpecwireError(f"{path} is not safetensors: its header is not JSON ({type(error).__name__})") from error
     if not isinstance(header, dict):
         raise SpecwireError(f"{path} is not safetensors: its header is no JSON object")
@@ -167,7 +167,7 @@ def _entry(path: Path, name: str, value: Any, data_start: int) -> Entry:
     offsets = value.get("data_offsets") if isinstance(value, dict) else None
     if not _naturals(shape) or not _naturals(offsets) or len(offsets) != 2 or len(shape) > 8:
         raise SpecwireError(f"tensor {name!r} of {path} has no proper dtype, shape and data_offsets")
-    if value.get("dtype") not in ITEM_BYTES:
+    if not isinstance(value.get("dtype"), str) or value["dtype"] not in ITEM_BYTES:
         raise SpecwireError(f"tensor {name!r} of {path} has the unknown element type {str(value.get('dtype'))[:20]!r}")
     need = prod(shape) * ITEM_BYTES[value["dtype"]]
     if offsets[1] - offsets[0] != need:
@@ -179,4 +179,4 @@ def _entry(path: Path, name: str, value: Any, data_start: int) -> Entry:
 
 
 def _naturals(values: Any) -> bool:
-    return isinstance(values, list) and all(type(value) is int and value >= 0 for value in values)
+    return isinstance(values, list) and all(type(value) is int and 0 <= value < 1 << 63 for value in values)

@@ -8,14 +8,14 @@ values of each slot, for comparing with a line of a log.
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specwire.errors import SpecwireError
+from specwire.errors import SpecwireError, shortened
 from specwire.goldens.labels import ASSUMED
 from specwire.tensorfile import TensorFile, open_tensors
 
@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 
 SCHEMA = "specwire.golden/1"
 STRAY = 4.0
+LAYER_LIMIT = 100_000  # what the tensors' names can count to
+SLOT_LIMIT = 1024
+TOKEN_LIMIT = 1 << 22  # of all prompts together: as many as one captured batch may have
+_COUNT = re.compile(r"[1-9][0-9]{0,8}")
 _NAME = re.compile(r"(?:prompt\.(\d{1,6})\.)?(?:(boundary|residual)\.(\d{1,5})|token_ids|final_norm)")
 
 
@@ -108,7 +112,7 @@ def open_golden(path: Path | str, trained: Sequence[int] | None = None) -> Golde
         raise SpecwireError(
             f"{path} is no golden file: its metadata says schema {metadata.get('schema')!r}, not {SCHEMA!r}"
         )
-    layers = _number(file, "num_layers")
+    layers = _number(file, "num_layers", LAYER_LIMIT)
     hidden = _number(file, "hidden_size")
     known = tuple(_json(file, "trained_boundaries"))
     for name, given in (
@@ -117,12 +121,12 @@ def open_golden(path: Path | str, trained: Sequence[int] | None = None) -> Golde
     ):
         if not given or not all(type(k) is int and 0 <= k <= layers for k in given):
             raise SpecwireError(
-                f"{name} of {path} must be a list of boundaries between 0 and {layers}, not {list(given)}"
+                f"{name} of {path} must be a list of boundaries between 0 and {layers}, not {shortened(list(given))}"
             )
-    if len(known) > layers + 1:
+    if len(known) > min(layers + 1, SLOT_LIMIT):
         raise SpecwireError(
             f"trained_boundaries of {path} names {len(known):,} slots: a target with {layers} layers has {layers + 1} "
-            "boundaries"
+            f"boundaries, and no draft gets more than {SLOT_LIMIT:,}"
         )
     prompts = _prompts(file, layers, hidden)
     if "vocab_size" in metadata:
@@ -171,6 +175,8 @@ def _prompts(file: TensorFile, layers: int, hidden: int) -> tuple[Prompt, ...]:
             known[prefix].add(int(found[3]))
     if "" not in known:
         raise SpecwireError(f"{file.path} has no token_ids: nothing to run, nothing to compare")
+    if (tokens := sum(prod(file.entry(prefix + "token_ids").shape) for prefix in known)) > TOKEN_LIMIT:
+        raise SpecwireError(f"{file.path} holds {tokens:,} token ids, more than the {TOKEN_LIMIT:,} that are read")
     order = sorted(known, key=lambda prefix: int(prefix.split(".")[1]) if prefix else -1)
     return tuple(_prompt(file, prefix, known[prefix]) for prefix in order)
 
@@ -193,21 +199,23 @@ def _prompt(file: TensorFile, prefix: str, boundaries: set[int]) -> Prompt:
     return Prompt(prefix, ids, tuple(sorted(boundaries)))
 
 
-def _number(file: TensorFile, key: str) -> int:
+def _number(file: TensorFile, key: str, limit: int = 10**9) -> int:
     text = file.metadata.get(key, "")
-    if not text.isascii() or not text.isdigit() or not 0 < int(text[:12]) < 10**9:
-        raise SpecwireError(f"{key} in the metadata of {file.path} must be a positive number, not {text[:40]!r}")
+    if not _COUNT.fullmatch(text) or int(text) >= limit:
+        raise SpecwireError(
+            f"{key} in the metadata of {file.path} must be a positive number below {limit:,}, not {shortened(text)}"
+        )
     return int(text)
 
 
 def _json(file: TensorFile, key: str) -> Any:
     try:
         found = json.loads(file.metadata.get(key, ""))
-    except (ValueError, RecursionError):
+    except (ValueError, RecursionError, MemoryError):
         found = None
     if not isinstance(found, (list, dict)):
         raise SpecwireError(
-            f"{key} in the metadata of {file.path} must be JSON, not {file.metadata.get(key, '')[:40]!r}"
+            f"{key} in the metadata of {file.path} must be JSON, not {shortened(file.metadata.get(key, ''))}"
         )
     return found
 
@@ -217,17 +225,21 @@ def _noise(file: TensorFile) -> dict[str, dict[int, Noise]]:
         return {}
     try:
         noise = {
-            dtype: {int(k): Noise(*(float(value) for value in one)) for k, one in table.items()}
+            dtype: {int(k): Noise(*map(_share, one)) for k, one in table.items()}
             for dtype, table in _json(file, "noise").items()
         }
     except (AttributeError, TypeError, ValueError) as error:
         raise SpecwireError(
-            f"noise in the metadata of {file.path} must be {{dtype: {{boundary: [median, worst, stray]}}}}"
+            f"noise in the metadata of {file.path} must be {{dtype: {{boundary: [median, worst, stray]}}}}, each between "
+            "0 and 2"
         ) from error
-    flat = [value for table in noise.values() for one in table.values() for value in (one.median, one.worst, one.stray)]
-    if not all(math.isfinite(value) and 0 <= value < 2 for value in flat):
-        raise SpecwireError(f"noise in the metadata of {file.path} must lie between 0 and 2")
     return noise
+
+
+def _share(value: Any) -> float:
+    if not isinstance(value, (int, float)) or not 0 <= value < 2:  # NaN is in no range
+        raise ValueError("no share")
+    return float(value)
 
 
 def _by_prompt(places: Sequence[tuple[int, int]]) -> list[tuple[int, list[tuple[int, int]]]]:
