@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
+import time
 from pathlib import Path
 
 import pytest
@@ -91,6 +93,47 @@ def test_a_log_without_readable_lines_is_refused(tmp_path: Path, text: str) -> N
     log.write_text(text)
     with pytest.raises(SpecwireError):
         check_log(GOLDEN, log)
+
+
+WHOLE = (
+    "[EAGLE3-DEBUG] site=draft-input rank=0 step=0 mode=EXTEND shape=[8, 21504] dtype=bfloat16 norm=12.3 "
+    "hs_first5=[1, 2, 3, 4, 5] slots=[[1, 2, 3, 4, 5], [1, 2, 3, 4, 5]]"
+)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *(
+            ("shape", each)
+            for each in ("5", "null", "[[8],[8]]", "[8]", "[Infinity,8]", "[8,1e400]", "[-1,8]", "[8,true]")
+        ),
+        *(("shape", each) for each in ("[8,128000000000000]", "[" * 50_000, f"[8,{'9' * 400}]", f"[{'9' * 5000},8]")),
+        *(("hs_first5", each) for each in ("[]", "[1, 2, 3, 4]", "[1, 2, 3, 4, 5, 6]", f"[1, 2, 3, 4, 1e{'9' * 400}]")),
+        *(("slots", each) for each in ("[]", "[[]]", "[[1, 2, 3, 4, 5], [1]]", "[1, 2]")),
+        ("slots", "[" + "[1, 2, 3, 4, 5]," * 2000 + "]"),
+    ],
+)
+def test_a_field_that_no_tap_writes_is_one_sentence(tmp_path: Path, field: str, value: str) -> None:
+    log = tmp_path / "server.log"
+    log.write_text(WHOLE)
+    assert read_log(log)[0].slots == ((1, 2, 3, 4, 5), (1, 2, 3, 4, 5))
+    log.write_text(re.sub(rf"{field}=(\[\[.*\]\]|\[[^\]]*\])", f"{field}={value}", WHOLE))
+    with pytest.raises(SpecwireError, match=r"server.log:1: a \[EAGLE3-DEBUG\] line that cannot be read") as caught:
+        read_log(log)
+    assert len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize(
+    "text", ["a" * 2_000_000, "a=[" * 300_000, "a=[" + "x " * 1_000_000, "a=[" + "[1]," * 400_000, "[" * 10**6]
+)
+def test_a_line_is_read_in_the_time_that_its_length_takes(tmp_path: Path, text: str) -> None:
+    """A prompt's text may stand in a line: the pattern once tried each letter of it as the begin of a field."""
+    log = tmp_path / "server.log"
+    log.write_text(f"{WHOLE} note={text}")
+    began = time.process_time()
+    assert read_log(log)[0].shape == (8, 21504)
+    assert time.process_time() - began < 5
 
 
 def test_lines_of_other_taps_and_modes_are_not_compared(tmp_path: Path) -> None:

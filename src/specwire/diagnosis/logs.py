@@ -7,17 +7,23 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO, Any
 
-from specwire.errors import SpecwireError
+from specwire.errors import SpecwireError, shortened
 from specwire.regular import open_stream
 
 LINE_LIMIT = 16 * 1024 * 1024
 MARK = "[EAGLE3-DEBUG]"
-_FIELD = re.compile(r"(\w+)=(\[(?:[^\[\]]|\[[^\[\]]*\])*\]|\S+)")
-_NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+|nan|inf)", re.I)
+SHOWN_VALUES = 5
+SLOT_LIMIT = 1024
+WIDTH_LIMIT = 1 << 20  # 61 layers of a target 16,384 wide are not wider
+NUMBER_LIMIT = 1 << 53
+# Possessive: the text of a prompt may stand in the same line, and has words of any length.
+_FIELD = re.compile(r"(?<!\w)(\w++)=(\[(?:[^\[\]]++|\[[^\[\]]*+\])*+\]|\S++)")
+_NUMBER = re.compile(r"[-+]?(?:\d++\.?\d*+(?:[eE][-+]?\d++)?|\.\d++|nan|inf)", re.I)
 
 
 @dataclass(frozen=True)
@@ -65,32 +71,36 @@ def read_log(path: Path | str) -> list[Line]:
 
 def _text(path: Path | str) -> Iterable[str]:
     if str(path) == "-":
-        yield from sys.stdin
+        yield from _bounded(path, getattr(sys.stdin, "buffer", sys.stdin))
         return
     try:
         with open_stream(path) as file:  # may be a pipe, as of `ssh HOST cat LOG`
             if stat.S_ISCHR(os.fstat(file.fileno()).st_mode) and not file.isatty():
                 raise SpecwireError(f"cannot read {path}: a device, no log")
-            while line := file.readline(LINE_LIMIT):
-                if len(line) == LINE_LIMIT:
-                    raise SpecwireError(f"{path} has a line of more than {LINE_LIMIT:,} bytes: it is no log")
-                yield line.decode("utf-8", "replace")
+            yield from _bounded(path, file)
     except OSError as error:
         raise SpecwireError(f"cannot read {path}: {error.strerror or error}") from error
+
+
+def _bounded(path: Path | str, file: IO[Any]) -> Iterator[str]:
+    while line := file.readline(LINE_LIMIT):
+        if len(line) == LINE_LIMIT:
+            raise SpecwireError(f"{path} has a line of more than {LINE_LIMIT:,} bytes: it is no log")
+        yield line.decode("utf-8", "replace") if isinstance(line, bytes) else line
 
 
 def _line(path: Path | str, number: int, text: str) -> Line:
     fields = dict(_FIELD.findall(text))
     try:
-        shape = tuple(int(size) for size in json.loads(fields["shape"]))
+        shape = _shape(fields["shape"])
         first5 = _floats(fields["hs_first5"])
         slots = (
-            tuple(_floats(part) for part in re.findall(r"\[([^\[\]]+)\]", fields["slots"]))
+            tuple(_floats(part) for part in re.findall(r"\[([^\[\]]*+)\]", fields["slots"]))
             if "slots" in fields
             else None
         )
-        if len(shape) != 2 or not first5:
-            raise ValueError("shape is not [rows, width], or hs_first5 is empty")
+        if slots is not None and not 0 < len(slots) <= SLOT_LIMIT:
+            raise ValueError(f"{len(slots):,} slots")
         return Line(
             number,
             fields["site"],
@@ -107,16 +117,31 @@ def _line(path: Path | str, number: int, text: str) -> Line:
             _integer(fields.get("position")),
             printed_to(_NUMBER.findall(fields["hs_first5"])),
         )
-    except (KeyError, ValueError, RecursionError) as error:
-        raise SpecwireError(f"{path}:{number}: a {MARK} line that cannot be read ({error})") from error
+    except (KeyError, ValueError, RecursionError, MemoryError) as error:
+        raise SpecwireError(f"{path}:{number}: a {MARK} line that cannot be read ({str(error)[:200]})") from error
+
+
+def _shape(text: str) -> tuple[int, int]:
+    sizes = json.loads(text)
+    if not isinstance(sizes, list) or len(sizes) != 2 or not all(type(size) is int for size in sizes):
+        raise ValueError("shape is not [rows, width]")
+    rows, width = sizes
+    if not (0 <= rows < NUMBER_LIMIT and 0 <= width <= WIDTH_LIMIT):
+        raise ValueError(f"shape is beyond any batch's and any width up to {WIDTH_LIMIT:,}")
+    return rows, width
 
 
 def _floats(text: str) -> tuple[float, ...]:
-    return tuple(float(word) for word in _NUMBER.findall(text))
+    words = _NUMBER.findall(text)
+    if len(words) != SHOWN_VALUES:
+        raise ValueError(f"{len(words):,} values where a tap prints {SHOWN_VALUES}")
+    return tuple(map(float, words))
 
 
 def _integer(text: str | None) -> int | None:
-    return int(text) if text and re.fullmatch(r"-?\d+", text) else None
+    if not text or not re.fullmatch(r"-?[0-9]{1,15}", text):
+        return None
+    return int(text)
 
 
 def _floating(text: str | None) -> float | None:
@@ -136,6 +161,8 @@ def printed_to(words: Iterable[str]) -> float:
     places = []
     for word in words:
         mantissa, _, exponent = word.lower().partition("e")
+        if len(exponent) > 6:
+            raise ValueError(f"the exponent of {shortened(word)} is beyond any number's")
         if "n" not in mantissa:
             places.append(len(mantissa.partition(".")[2].rstrip()) - int(exponent or 0))
     most = max(places, default=0)
