@@ -4,17 +4,18 @@ captures, as `answers.json`."""
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from specwire.errors import SpecwireError
+from specwire.errors import SpecwireError, said, shortened
 from specwire.regular import read_json, written_whole
 
 SCHEMA = "specwire.answers/1"
 NAME = "answers.json"
-LARGEST = 256 * 1024 * 1024  # bytes: more than any honest run has to say
+POSITIONS = 1024  # drafted tokens of one cycle, many times over
 
 
 @dataclass(frozen=True)
@@ -65,14 +66,16 @@ def read_answers(folder: Path) -> Answers | None:
     """A capture directory's answers; None when it has none. SpecwireError when the file is not what is written here."""
     path = folder / NAME
     try:
-        document = read_json(path, LARGEST)
+        document = read_json(path)
         if document["schema"] != SCHEMA:
-            raise ValueError(f"schema {str(document['schema'])[:40]!r}")
+            raise ValueError(f"schema {shortened(document['schema'])}")
         return Answers(tuple(map(_checked, document["answers"])), _count(document["ranks"]))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise SpecwireError(f"{path} holds no answers of a run ({error}): it must be {SCHEMA}") from error
+    except OSError as error:
+        raise SpecwireError(f"cannot read {path}: {said(error)}") from error
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, MemoryError) as error:
+        raise SpecwireError(f"{path} holds no answers of a run ({str(error)[:200]}): it must be {SCHEMA}") from error
 
 
 def _checked(one: Mapping[str, Any]) -> Answer:
@@ -85,16 +88,20 @@ def _checked(one: Mapping[str, Any]) -> Answer:
     )
     if found.logprobs is not None and len(found.logprobs) != len(found.tokens):
         raise ValueError(f"{len(found.logprobs)} logprobs for {len(found.tokens)} tokens")
+    if len(found.accepted) > POSITIONS:
+        raise ValueError(f"accepted counts {len(found.accepted):,} positions: no cycle drafts that many")
     return found
 
 
 def _count(value: Any) -> int:
     if type(value) is not int or not 0 <= value < 2**40:
-        raise ValueError(f"{str(value)[:40]!r} is no count and no token id")
+        raise ValueError(f"{shortened(value)} is no count and no token id")
     return value
 
 
 def _logprob(value: Any) -> float | None:
-    if value is not None and not (isinstance(value, (int, float)) and value <= 1e-3):
-        raise ValueError(f"{str(value)[:40]!r} is no logprob")
-    return None if value is None else float(value)
+    if value is None:
+        return None
+    if type(value) not in (int, float) or not -1e300 < value <= 1e-3 and value != -math.inf:
+        raise ValueError(f"{shortened(value)} is no logprob")
+    return float(value)

@@ -21,6 +21,7 @@ from specwire.tensorfile import TensorFile, open_tensors
 
 SCHEMA = "specwire.capture/1"
 BATCH_LIMIT = 1 << 22
+BLIND_LIMIT = 1 << 22  # bytes; a process writes each site and reason once
 PREFILL = ("EXTEND", "MIXED")
 _FILE = re.compile(r"(\d+)\.([a-z][a-z0-9-]*)\.safetensors")
 
@@ -196,15 +197,16 @@ def _expect(about: dict[str, Any]) -> None:
 def _blind(path: Path, rank: int) -> list[dict[str, Any]]:
     try:
         with open_regular(path) as file:
-            lines = file.read().splitlines()
+            lines = file.read(BLIND_LIMIT).splitlines()
     except FileNotFoundError:
         return []
     except OSError as error:
         raise SpecwireError(f"cannot read {path}: {error.strerror or error}") from error
-    found = []
+    found: list[dict[str, Any]] = []
     for line in lines:
         try:
-            found.append({"rank": rank, **json.loads(line)})
-        except (ValueError, TypeError, RecursionError):
+            facts = json.loads(line).items()
+        except (ValueError, AttributeError, RecursionError, MemoryError):
             continue  # the last line of a killed process may be cut
+        found.append({"rank": rank, **{name: value[:200] for name, value in facts if isinstance(value, str)}})
     return found

@@ -8,18 +8,21 @@ has cycles too: each is one forward of the target.
 from __future__ import annotations
 
 import json
+import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from specwire.bench.statistics import mean, quantile, rounded, spread
-from specwire.errors import SpecwireError, said
-from specwire.regular import read_bytes
+from specwire.errors import SpecwireError, said, shortened
+from specwire.regular import open_regular
 
 SCHEMA = "specwire.profile/1"
-LARGEST = 1 << 30  # bytes: ten million cycles
+LINE_LIMIT = 1 << 20
+LINE_COUNT = 1_000_000  # hours of cycles
+TOKENS_PER_CYCLE = 4096  # of one request
 STAGES = ("draft", "target", "verify", "draft-extend", "other")
 WORDS = {
     "draft": "draft",
@@ -30,7 +33,7 @@ WORDS = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Cycle:
     """One line of a profile: `begin` in seconds of the monotonic clock, all else as long as it says."""
 
@@ -189,43 +192,89 @@ def _within(cycle: Cycle, since: float | None, until: float | None) -> bool:
 
 
 def _read(file: Path) -> RankProfile:
+    lines = _lines(file)
     try:
-        lines = read_bytes(file, LARGEST).splitlines()
-    except OSError as error:
-        raise SpecwireError(f"{file}: cannot be read ({said(error)}). Name the directory of a profiled run.") from error
-    try:
-        about = json.loads(lines[0])
-        if about["schema"] != SCHEMA:
-            raise ValueError(f"schema {about['schema']!r}")
-        rank, _ = int(about["rank"]), int(about["pid"])
-    except (IndexError, KeyError, TypeError, ValueError) as error:
-        raise SpecwireError(f"{file}:1: not the head of a profile ({error}); expected schema {SCHEMA}.") from error
-    cycles, lost, stopped, unreadable = [], 0, False, 0
-    for number, line in enumerate(lines[1:], 2):
+        about = _about(json.loads(next(lines, b"")))
+    except _UNREADABLE as error:
+        raise SpecwireError(
+            f"{file}:1: not the head of a profile ({str(error)[:200]}); expected schema {SCHEMA}."
+        ) from error
+    cycles: list[Cycle] = []
+    lost, stopped, cut = 0, False, None
+    for number, line in enumerate(lines, 2):
+        if cut is not None:
+            raise cut
+        if number > LINE_COUNT:
+            raise SpecwireError(f"{file} has more than {LINE_COUNT:,} lines: cut it, or record a shorter time.")
         try:
             record = json.loads(line)
             if record["kind"] == "stopped":
                 stopped = True
             else:
-                lost = max(lost, record.get("lost", 0))
+                lost = max(lost, _count(record.get("lost", 0)))
                 cycles.append(_cycle(record))
-        except (KeyError, TypeError, ValueError) as error:
-            if number != len(lines):
-                raise SpecwireError(f"{file}:{number}: not a cycle ({error!r}). Record the profile again.") from error
-            unreadable = 1
-    return RankProfile(rank, about, cycles, lost, stopped, unreadable)
+        except _UNREADABLE as error:  # a killed server's last line may be cut
+            cut = SpecwireError(f"{file}:{number}: not a cycle ({shortened(error)}). Record the profile again.")
+    return RankProfile(about["rank"], about, cycles, lost, stopped, int(cut is not None))
 
 
-def _cycle(record: dict[str, Any]) -> Cycle:
+_UNREADABLE = (KeyError, TypeError, ValueError, AttributeError, RecursionError, MemoryError)
+
+
+def _lines(file: Path) -> Iterator[bytes]:
+    try:
+        with open_regular(file) as lines:
+            while line := lines.readline(LINE_LIMIT):
+                if len(line) == LINE_LIMIT:
+                    raise SpecwireError(f"{file} has a line of more than {LINE_LIMIT:,} bytes: it is no profile.")
+                yield line
+    except OSError as error:
+        raise SpecwireError(f"cannot read {file}: {said(error)}") from error
+
+
+def _about(head: Mapping[str, Any]) -> dict[str, Any]:
+    if head["schema"] != SCHEMA:
+        raise ValueError(f"schema {shortened(head['schema'])}")
+    return {
+        "rank": _count(head["rank"]),
+        "pid": _count(head["pid"]),
+        "clock": _word(head.get("clock")),
+        "device": _word(head.get("device")),
+    }
+
+
+def _cycle(record: Mapping[str, Any]) -> Cycle:
     return Cycle(
-        kind=record["kind"],
-        mode=record["mode"] or "unknown",
-        begin=float(record["t"]),
-        milliseconds=float(record["ms"]),
-        gap=record["gap_ms"],
-        batch=record["batch"],
-        parts={stage: (float(milliseconds), int(calls)) for stage, (milliseconds, calls) in record["parts"].items()},
-        accepted=tuple(record["accepted"]),
-        graph=record.get("graph"),
-        failed=bool(record.get("failed")),
+        kind=_word(record["kind"]) or "unknown",
+        mode=_word(record["mode"]) or "unknown",
+        begin=_seconds(record["t"]),
+        milliseconds=_seconds(record["ms"]),
+        gap=None if record["gap_ms"] is None else _seconds(record["gap_ms"]),
+        batch=None if record["batch"] is None else _count(record["batch"]),
+        parts={
+            sys.intern(stage): (_seconds(milliseconds), _count(calls))
+            for stage, (milliseconds, calls) in record["parts"].items()
+        },
+        accepted=tuple(_count(tokens, TOKENS_PER_CYCLE) for tokens in record["accepted"]),
+        graph=None if record.get("graph") is None else record["graph"] is True,
+        failed=record.get("failed") is True,
     )
+
+
+def _word(value: Any) -> str | None:
+    if value is not None and not (isinstance(value, str) and len(value) <= 200):
+        raise ValueError(f"{shortened(value)} is no name")
+    return sys.intern(value) if value else None
+
+
+def _seconds(value: Any) -> float:
+    """A time, of whatever unit. Clocks of two devices may disagree by a little, so one may be negative."""
+    if type(value) not in (int, float) or not abs(value) < 1e15:  # NaN is below nothing
+        raise ValueError(f"{shortened(value)} is no time")
+    return float(value)
+
+
+def _count(value: Any, limit: int = 1 << 40) -> int:
+    if type(value) is not int or not 0 <= value < limit:
+        raise ValueError(f"{shortened(value)} is no count")
+    return value

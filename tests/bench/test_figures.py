@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import random
 
 import pytest
@@ -236,6 +237,43 @@ def test_what_is_no_profile(tmp_path, text):
     (tmp_path / "rank0.1.jsonl").write_text(text)
     with pytest.raises(SpecwireError, match=r"rank0.1.jsonl:\d"):
         read_profile(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"t": math.inf}, {"ms": math.nan}, {"ms": "10"}, {"ms": 10**400}, {"gap_ms": []}, {"mode": 5}, {"kind": None, "t": None},
+        {"batch": 1.5}, {"batch": -1}, {"parts": 5}, {"parts": {"draft": 5}}, {"parts": {"draft": [1.0, "1"]}},
+        {"accepted": 5}, {"accepted": [10**9]}, {"accepted": ["1"]}, {"lost": "3"}, {"mode": "x" * 1000},
+    ],
+)  # fmt: skip
+def test_a_field_that_no_tap_writes_is_one_sentence(tmp_path, change):
+    write(tmp_path, cycle(), cycle(**change), cycle())
+    with pytest.raises(SpecwireError, match=r"rank0.1.jsonl:3: not a cycle") as caught:
+        read_profile(tmp_path)
+    assert len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize("change", [{"rank": "0"}, {"pid": -1}, {"rank": 1e400}, {"clock": ["x"]}, {"device": 5}])
+def test_a_head_that_no_tap_writes_is_one_sentence(tmp_path, change):
+    (tmp_path / "rank0.1.jsonl").write_text(json.dumps({**HEAD, **change}))
+    with pytest.raises(SpecwireError, match="rank0.1.jsonl:1: not the head"):
+        read_profile(tmp_path)
+
+
+def test_a_deep_or_endless_line_and_what_is_no_file(tmp_path):
+    file = tmp_path / "rank0.1.jsonl"
+    file.write_text(json.dumps(HEAD) + "\n" + "[" * 100_000 + "\n\n")
+    with pytest.raises(SpecwireError, match=r"rank0.1.jsonl:2: not a cycle"):
+        read_profile(tmp_path)
+    file.write_text("x" * (3 << 20))
+    with pytest.raises(SpecwireError, match="a line of more than"):
+        read_profile(tmp_path)
+    for make in (os.mkfifo, os.mkdir):
+        file.unlink()
+        make(file)
+        with pytest.raises(SpecwireError, match="cannot read"):
+            read_profile(tmp_path)
 
 
 def test_no_profile_at_all(tmp_path):
