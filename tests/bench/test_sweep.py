@@ -166,6 +166,33 @@ def test_what_is_no_grid(tmp_path, text):
         grid(tmp_path, text)
 
 
+@pytest.mark.parametrize(
+    "text, why",
+    [
+        ("[env]\n" + "".join(f'A{i} = ["a", "b", "c", "d"]\n' for i in range(20)), "1099511627776 combinations"),
+        ("[env]\nA = [" + "1," * 20_000 + "]", "20000 combinations"),
+        (f"steps = [{10**30}]", "whole numbers from 1 to"),
+        ("steps = [" + "0," * 10**5 + "]", "whole numbers from 1 to"),
+        (f"[env]\nA = [0x{'f' * 8000}]", "short texts and numbers"),
+        ('[arguments]\n"--a" = [[1]]', "short texts and numbers"),
+        (f'[env]\nA = ["{"x" * 10**6}"]', "short texts and numbers"),
+        ('[env]\nA = ["\\u0000"]', "short texts and numbers"),
+        ("a = " + "[" * 5000, "no TOML that can be read"),
+        (f"steps = [{'9' * 5000}]", "no TOML that can be read"),
+    ],
+)
+def test_a_grid_that_would_never_end_is_one_sentence(tmp_path, text, why):
+    with pytest.raises(SpecwireError, match=rf"grid.toml: .*{why}") as caught:
+        grid(tmp_path, text)
+    assert len(str(caught.value)) < 1000
+
+
+def test_a_pipe_is_no_grid(tmp_path):
+    os.mkfifo(tmp_path / "grid.toml")
+    with pytest.raises(SpecwireError, match="no regular file"):
+        read_grid(tmp_path / "grid.toml", tmp_path / "draft", (), {})
+
+
 def record(name, *rates, draft="d", state="ok"):
     runs = [
         {

@@ -8,11 +8,12 @@ import json
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from pathlib import Path
 from typing import Any
 
 from specwire.bench.points import Setting
-from specwire.errors import SpecwireError, said
+from specwire.errors import SpecwireError, said, shortened
 from specwire.regular import read_text
 
 EXAMPLE = """\
@@ -27,6 +28,9 @@ NCCL_ALGO = ["", "Ring"]
 [arguments]                    # the engine's own, the same way
 "--attention-backend" = ["fa3", "triton"]
 """
+POINT_LIMIT = 10_000  # a week of boots, at a minute each
+NUMBER_LIMIT = 100_000
+TEXT_LIMIT = 4096
 _KEYS = {"steps", "topk", "draft_tokens", "env", "arguments"}
 
 
@@ -58,16 +62,25 @@ def read_grid(path: Path, draft: Path, arguments: Sequence[str], env: Mapping[st
     """
     try:
         grid = tomllib.loads(read_text(path))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise SpecwireError(f"{path}: no TOML that can be read ({said(error)}). An example:\n{EXAMPLE}") from error
+    except (OSError, ValueError, RecursionError, MemoryError) as error:
+        raise SpecwireError(
+            f"{path}: no TOML that can be read ({said(error)[:200]}). An example:\n{EXAMPLE}"
+        ) from error
     if unknown := sorted(set(grid) - _KEYS):
         raise SpecwireError(
-            f"{path}: {unknown[0]} means nothing here. There are: {', '.join(sorted(_KEYS))}. An example:\n{EXAMPLE}"
+            f"{path}: {shortened(unknown[0])} means nothing here. There are: {', '.join(sorted(_KEYS))}. An example:\n{EXAMPLE}"
         )
     steps, topk = _numbers(path, grid, "steps", [3], 1), _numbers(path, grid, "topk", [1], 1)
     tokens = _numbers(path, grid, "draft_tokens", [], 2) or [None]
+    around = {key: _choices(path, grid, key) for key in ("env", "arguments")}
+    columns = [steps, topk, tokens, *around["env"].values(), *around["arguments"].values()]
+    if (count := prod(map(len, columns))) > POINT_LIMIT:  # counted before one is made
+        raise SpecwireError(
+            f"{path}: {shortened(count)} combinations, each of which boots a server: no more than {POINT_LIMIT:,} are "
+            "taken. Leave out values that need not be combined."
+        )
     surroundings = [
-        (dict(one), dict(other)) for one in _choices(path, grid, "env") for other in _choices(path, grid, "arguments")
+        (dict(one), dict(other)) for one in _combinations(around["env"]) for other in _combinations(around["arguments"])
     ]
     points, left_out = [], []
     for settings, flags in surroundings:
@@ -127,20 +140,35 @@ def _most_tokens(steps: int, topk: int) -> int:
 def _numbers(path: Path, grid: Mapping[str, Any], key: str, default: list[int], least: int) -> list[int]:
     values = grid.get(key, default)
     values = values if isinstance(values, list) else [values]
-    if not all(type(value) is int and value >= least for value in values):
-        raise SpecwireError(f"{path}: {key} = {values!r}: wanted a list of whole numbers from {least} on.")
+    if not all(type(value) is int and least <= value <= NUMBER_LIMIT for value in values):
+        raise SpecwireError(
+            f"{path}: {key} = {shortened(values)}: wanted a list of whole numbers from {least} to {NUMBER_LIMIT:,}."
+        )
     return values
 
 
-def _choices(path: Path, grid: Mapping[str, Any], key: str) -> Iterator[tuple[tuple[str, str], ...]]:
+def _choices(path: Path, grid: Mapping[str, Any], key: str) -> dict[str, list[str]]:
+    """The values of each name in the table `key`, as text."""
     table = grid.get(key, {})
-    if not isinstance(table, dict) or not all(isinstance(value, (str, int, float, list)) for value in table.values()):
+    if not isinstance(table, dict):
         raise SpecwireError(f"{path}: [{key}] wants a list of values for each name. An example:\n{EXAMPLE}")
-    columns = [
-        [(name, _text(value)) for value in (values if isinstance(values, list) else [values])]
-        for name, values in table.items()
-    ]
-    return itertools.product(*columns)
+    listed = {name: values if isinstance(values, list) else [values] for name, values in table.items()}
+    for name, values in listed.items():
+        if not all(map(_short, values)):
+            raise SpecwireError(
+                f"{path}: [{key}] {shortened(name)} wants a list of short texts and numbers. An example:\n{EXAMPLE}"
+            )
+    return {name: [_text(value) for value in values] for name, values in listed.items()}
+
+
+def _combinations(table: Mapping[str, list[str]]) -> Iterator[tuple[tuple[str, str], ...]]:
+    return itertools.product(*([(name, value) for value in values] for name, values in table.items()))
+
+
+def _short(value: Any) -> bool:
+    if isinstance(value, str):
+        return len(value) <= TEXT_LIMIT and "\0" not in value
+    return isinstance(value, (int, float)) and abs(value) < 1e15
 
 
 def _text(value: Any) -> str:
