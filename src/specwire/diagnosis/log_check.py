@@ -18,7 +18,7 @@ from specwire.diagnosis.check import Summary, report
 from specwire.diagnosis.context import Context
 from specwire.diagnosis.evidence import Evidence, Sample
 from specwire.diagnosis.judge import Element, Slot, Worst
-from specwire.diagnosis.logs import Line, printed_to, read_log
+from specwire.diagnosis.logs import SHOWN_VALUES, Line, printed_to, read_log
 from specwire.diagnosis.noise import ROUNDOFF, Floor, floor
 from specwire.errors import SpecwireError
 from specwire.goldens.golden import Golden, open_golden
@@ -92,14 +92,15 @@ def _against_tensors(golden: Golden, lines: Sequence[Line], context: Context, or
     compared = [line for line, _ in placed]
     count = width // golden.hidden if width and width % golden.hidden == 0 else 0
     printed = min((len(line.slots) if line.slots else 1 for line, _ in placed), default=0)
-    few = placed[:: 1 + len(placed) // CLOSELY]  # every line is judged, some are looked at closely
+    whole = [row for row in placed if row[0].whole] if golden.hidden >= SHOWN_VALUES else []
+    few = whole[:: 1 + len(whole) // CLOSELY]  # every line is judged, some are looked at closely
     evidence = Evidence(
         golden=golden,
         context=context,
         site="draft-input",
         width=width,
         dtype=compared[0].dtype if compared else golden.dtype,
-        sample=_sample(golden, few, min(count, printed)) if placed and count else None,
+        sample=_sample(golden, few, min(count, printed)) if few and count else None,
         notes=(f"only the first {printed} of {count} slots were printed",) if printed < count else (),
         columns=5,
         rounding=_rounding(golden, placed),

@@ -46,6 +46,11 @@ class Line:
     position: int | None
     digits: float
 
+    @property
+    def whole(self) -> bool:
+        """Whether each slot shows as many values as a tap prints of a row."""
+        return all(len(values) == SHOWN_VALUES for values in self.slots or (self.first5,))
+
     def of_slot(self, slot: int) -> tuple[float, ...] | None:
         if self.slots is not None:
             return self.slots[slot] if slot < len(self.slots) else None
@@ -133,7 +138,7 @@ def _shape(text: str) -> tuple[int, int]:
 
 def _floats(text: str) -> tuple[float, ...]:
     words = _NUMBER.findall(text)
-    if len(words) != SHOWN_VALUES:
+    if not 0 < len(words) <= SHOWN_VALUES:
         raise ValueError(f"{len(words):,} values where a tap prints {SHOWN_VALUES}")
     return tuple(map(float, words))
 
