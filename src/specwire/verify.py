@@ -7,15 +7,15 @@ import hashlib
 import os
 import shlex
 import stat
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specwire.answers import Answers, answer, write_answers
-from specwire.diagnosis.check import check_capture
+from specwire.diagnosis.check import EXIT, check_capture
 from specwire.diagnosis.context import make_context
-from specwire.errors import SpecwireError
+from specwire.errors import FINDING, SpecwireError
 from specwire.goldens.golden import check_token_ids, open_golden
 from specwire.model_files import read_config, text_config
 from specwire.patching import marks, surgery
@@ -26,7 +26,7 @@ from specwire.trees.overlay import make_overlay
 from specwire.trees.tree import Tree
 
 if TYPE_CHECKING:
-    from specwire.engine.run import EngineResult
+    from specwire.engine.run import EngineFailed, EngineResult, RunDriver
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,8 @@ class Job:
     timeout: float | None = None
     tokens: tuple[tuple[int, ...], ...] = ()  # without a golden: the prompts; default ones when there is none
     new_tokens: int = 2  # the second takes one step of the draft, whose head and vocabulary map are judged too
+    batches: tuple[tuple[int, ...], ...] = ()  # numbers of prompts that are sent together; by default each alone
+    drafting: bool = True  # whether the engine is given the draft at all
 
 
 def check_job(job: Job) -> None:
@@ -82,17 +84,69 @@ def verify(
     `accept_length`: tokens per verification that were seen in service; a hint, never a proof. `trained` takes the
     place of the golden's list.
 
-    Raises SpecwireError when the engine does not come through. The tree itself is never written.
+    Raises SpecwireError when the engine ends early and nothing is wrong with what it captured until then. The tree
+    itself is never written.
     """
     check_job(job)
     before = fingerprint(job.tree)
     view = patched_view(job, out / "tree", progress)
-    result = run(job, view, out, progress)
-    progress("comparing with the golden" if job.golden else "comparing the last states with the answers")
-    document = check_run(job, out, accept_length, trained)
+    document = judged_run(job, view, out, progress, accept_length=accept_length, trained=trained)
     document["tree_restored"] = restored(view, job.tree) and fingerprint(job.tree) == before
-    document["run"] = run_record(job, out, result)
     return document
+
+
+def judged_run(
+    job: Job,
+    view: Path,
+    out: Path,
+    progress: Progress,
+    *,
+    accept_length: float | None = None,
+    trained: Sequence[int] | None = None,
+    settings: Mapping[str, str] | None = None,
+    driver: RunDriver | None = None,
+) -> dict[str, Any]:
+    """Run the job on `view` and judge what it captured; likewise when the engine ends early, if that shows a fault.
+
+    `settings` are of the engine's environment; `driver` runs it otherwise than in a fresh interpreter.
+
+    Raises SpecwireError when the engine ends early, and what it captured until then tells no reason.
+    """
+    from specwire.engine.run import EngineFailed
+
+    result, died = None, None
+    try:
+        result = _run_engine(job, view, out, progress, settings or {}, driver)
+    except EngineFailed as error:
+        died = error
+    progress("comparing with the golden" if job.golden else "comparing the last states with the answers")
+    if died is None:
+        document = check_run(job, out, _accepted(job, result) if accept_length is None else accept_length, trained)
+    else:
+        document = _before_it_died(job, out, died, accept_length, trained)
+    document["run"] = run_record(job, out, result, died)
+    return document
+
+
+def _before_it_died(
+    job: Job, out: Path, died: EngineFailed, accept_length: float | None, trained: Sequence[int] | None
+) -> dict[str, Any]:
+    """The verdict on what was captured before the engine ended, which can be a fault and never a match."""
+    try:
+        document = check_run(job, out, accept_length, trained)
+    except SpecwireError:
+        document = None  # nothing was captured
+    if document is None or EXIT[document["verdict"]] != FINDING:
+        raise SpecwireError(f"{died}{_seen_before(job)}") from died
+    document["notes"].insert(0, f"{died}; judged is what was captured until then")
+    return document
+
+
+def _accepted(job: Job, result: EngineResult) -> float | None:
+    """Tokens per verification in this run, by the engine's own word, where enough were generated to tell."""
+    said = [one.meta.get("spec_accept_length") for batch in result.batches for one in batch]
+    known = [length for length in said if length is not None]
+    return sum(known) / len(known) if known and job.new_tokens > 2 else None
 
 
 def _seen_before(job: Job) -> str:
@@ -121,38 +175,48 @@ def patched_view(job: Job, where: Path, progress: Progress) -> Path:
 
 
 def run(job: Job, view: Path, out: Path, progress: Progress) -> EngineResult:
-    """Boot the engine of `view` and give it the golden's prompts one by one; captures go to `out`/capture."""
-    from specwire.engine.run import EngineFailed, run_engine
+    """Boot the engine of `view` and give it the golden's prompts; captures go to `out`/capture."""
+    from specwire.engine.run import EngineFailed
+
+    try:
+        return _run_engine(job, view, out, progress, {}, None)
+    except EngineFailed as error:
+        raise SpecwireError(f"{error}{_seen_before(job)}") from error
+
+
+def _run_engine(
+    job: Job, view: Path, out: Path, progress: Progress, settings: Mapping[str, str], driver: RunDriver | None
+) -> EngineResult:
+    from specwire.engine.run import run_engine
 
     captures = out / "capture"
     captures.mkdir(parents=True, exist_ok=True)
     prompts = _prompts(job)
+    together = job.batches or [(number,) for number in range(len(prompts))]
     # For the self-check the last boundary is enough; whoever asks for the dump wants what he asked for.
     chosen = job.golden or "hidden-state-dump" in job.probes or "EAGLE3_CAPTURE_BOUNDARIES" in os.environ
     boundaries = {} if chosen else {"EAGLE3_CAPTURE_BOUNDARIES": str(_layers(job))}
-    try:
-        result = run_engine(
-            view,
-            job.target,
-            job.draft,
-            [[ids] for ids in prompts],
-            tp=job.ranks,
-            device=job.device,
-            extra_args=list(job.engine_arguments),
-            env={"EAGLE3_CAPTURE_DIR": str(captures), "EAGLE3_DEBUG": "1", **boundaries},
-            out=out,
-            max_new_tokens=job.new_tokens,
-            python=job.python,
-            on_progress=progress,
-            timeout=job.timeout,
-            logprobs=job.golden is None,
-        )
-    except EngineFailed as error:
-        raise SpecwireError(f"{error}{_seen_before(job)}") from error
+    result = run_engine(
+        view,
+        job.target,
+        job.draft if job.drafting else None,
+        [[prompts[number] for number in batch] for batch in together],
+        tp=job.ranks,
+        device=job.device,
+        extra_args=list(job.engine_arguments),
+        env={"EAGLE3_CAPTURE_DIR": str(captures), "EAGLE3_DEBUG": "1", **boundaries, **settings},
+        out=out,
+        max_new_tokens=job.new_tokens,
+        python=job.python,
+        on_progress=progress,
+        timeout=job.timeout,
+        run=driver,
+        logprobs=job.golden is None,
+    )
     said = [
-        answer(ids, completion.output_ids, completion.meta, number)
-        for number, (ids, batch) in enumerate(zip(prompts, result.batches, strict=True))
-        for completion in batch
+        answer(prompts[number], completion.output_ids, completion.meta, place)
+        for place, (numbers, batch) in enumerate(zip(together, result.batches, strict=True))
+        for number, completion in zip(numbers, batch, strict=True)
     ]
     write_answers(captures, Answers(tuple(said), job.ranks))
     return result
@@ -185,18 +249,19 @@ def _as_launched(job: Job) -> list[str]:
     return [*algorithm, "--tp-size", str(job.ranks), *given]
 
 
-def run_record(job: Job, out: Path, result: EngineResult) -> dict[str, Any]:
-    """What a report needs to tell how the numbers came about."""
+def run_record(job: Job, out: Path, result: EngineResult | None, died: EngineFailed | None = None) -> dict[str, Any]:
+    """What a report needs to tell how the numbers came about; without a result, how the engine `died`."""
     return {
         "tree": str(job.tree.root),
         "version": job.tree.version,
         "target": str(job.target),
         "draft": str(job.draft),
         "golden": str(job.golden) if job.golden else None,
-        "device": result.device,
+        "device": result.device if result else job.device,
         "engine_arguments": list(job.engine_arguments),
-        "seconds": round(result.boot_seconds + result.generate_seconds, 1),
-        "log": str(result.log),
+        "seconds": round(result.boot_seconds + result.generate_seconds, 1) if result else None,
+        "died": None if died is None else str(died),
+        "log": str(result.log if result else out / "engine.log"),
         "out": str(out),
         "sha256": {
             "tree": tree_identity(job.tree)["sha256"],
