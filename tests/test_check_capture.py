@@ -200,7 +200,8 @@ def test_what_a_graph_hid_is_said(golden: Path, folder: Path) -> None:
     (folder / "rank0").mkdir(parents=True)
     (folder / "rank0" / "blind.jsonl").write_text('{"site": "draft-input", "reason": "cuda-graph", "detail": ""}\n{"si')
     document = check_capture(golden, folder)
-    assert document["verdict"] == "inconclusive" and "draft-input: cuda-graph" in document["why"][0]
+    assert document["verdict"] == "inconclusive" and "no states" in document["why"][0]
+    assert document["why"][1].startswith("taps could not look at draft-input (cuda-graph): let the engine run Python")
 
 
 def test_nan_is_never_a_match(golden: Path, folder: Path) -> None:

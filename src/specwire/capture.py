@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from array import array
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,7 +24,7 @@ SCHEMA = "specwire.capture/1"
 BATCH_LIMIT = 1 << 22
 BLIND_LIMIT = 1 << 22  # bytes; a process writes each site and reason once
 PREFILL = ("EXTEND", "MIXED")
-_FILE = re.compile(r"(\d+)\.([a-z][a-z0-9-]*)\.safetensors")
+_FILE = re.compile(r"(\d+)\.([a-z][a-z0-9-]*)(?:\.\d+-[0-9a-f]+)?\.safetensors")
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,16 @@ class Event:
     @property
     def boundary(self) -> int | None:
         return self.about.get("boundary")
+
+    @property
+    def process(self) -> str:
+        """The process that wrote it: number and, since numbers come again, a name made at its start."""
+        return str(self.about.get("process") or self.about.get("pid"))
+
+    @property
+    def shard(self) -> int | None:
+        """How many token ids came with the states, where these are of another number of rows."""
+        return self.about.get("shard")
 
     @property
     def states(self) -> str:
@@ -75,6 +86,8 @@ class Event:
     @cached_property
     def requests(self) -> list[tuple[int, int, int | None]]:
         """The batch's requests: (first row, rows, tokens cached before them, None if not recorded)."""
+        if self.shard is not None:
+            return []  # which of its rows is which token's cannot be told
         lengths, prefixes = self._integers("extend_seq_lens"), self._integers("extend_prefix_lens")
         if lengths:
             known = prefixes if prefixes and len(prefixes) == len(lengths) else [None] * len(lengths)
@@ -141,7 +154,11 @@ def told(events: Iterable[Event]) -> list[int] | None:
 
 
 def open_capture(path: Path | str) -> Capture:
-    """Read the headers of all events; SpecwireError when there are none, or a file is no capture."""
+    """Read the headers of all events.
+
+    Raises SpecwireError when there are none, when a file is no capture, and when several processes wrote as one rank:
+    their rows are not one run's.
+    """
     path = Path(path)
     if not path.is_dir():
         raise SpecwireError(
@@ -157,13 +174,34 @@ def open_capture(path: Path | str) -> Capture:
             if found := _FILE.fullmatch(file.name):
                 events.append(_event(file, int(rank), int(found[1]), found[2]))
         blind += _blind(folder / "blind.jsonl", int(rank))
+        blind += (_unfinished(file, int(rank)) for file in sorted(folder.glob("*.part")))
     if not events and not blind:
         raise SpecwireError(
             f"nothing was captured in {path}: no rank*/NNNNNN.SITE.safetensors there. "
             "Was the engine patched (specwire status) and EAGLE3_DEBUG=1 set with EAGLE3_CAPTURE_DIR?"
         )
+    _refuse_mixed(path, events)
     events.sort(key=lambda event: (event.rank, event.sequence))
     return Capture(path, tuple(events), tuple(blind))
+
+
+def _refuse_mixed(path: Path, events: Iterable[Event]) -> None:
+    written: dict[int, Counter[str]] = {}
+    for event in events:
+        written.setdefault(event.rank, Counter())[event.process] += 1
+    for rank, processes in sorted(written.items()):
+        if len(processes) > 1:
+            each = ", ".join(f"{name} ({count} files)" for name, count in sorted(processes.items())[:4])
+            raise SpecwireError(
+                f"{path}/rank{rank} was written by {len(processes)} processes: {each}. Two servers, replicas of one "
+                "(--dp-size) or a restart shared the directory, and their rows are not one run's: give each an "
+                "EAGLE3_CAPTURE_DIR of its own, or move the files of all but one elsewhere (the process is in each name)"
+            )
+
+
+def _unfinished(path: Path, rank: int) -> dict[str, Any]:
+    site = path.name.split(".")[1] if path.name.count(".") > 1 else path.name
+    return {"rank": rank, "site": site, "reason": "unfinished", "detail": f"{path.name} was never written to its end"}
 
 
 def _event(path: Path, rank: int, sequence: int, site: str) -> Event:
@@ -185,7 +223,16 @@ def _event(path: Path, rank: int, sequence: int, site: str) -> Event:
 
 def _expect(about: dict[str, Any]) -> None:
     """ValueError for a fact of a kind that no tap writes."""
-    kinds = {"world_size": int, "boundary": int, "mode": str, "note": str, "captured": list, "fc_ran": bool}
+    kinds = {
+        "world_size": int,
+        "boundary": int,
+        "mode": str,
+        "note": str,
+        "captured": list,
+        "fc_ran": bool,
+        "process": str,
+        "shard": int,
+    }
     for name, kind in kinds.items():
         value = about.get(name)
         if value is not None and (not isinstance(value, kind) or (kind is int and not 0 <= value < 10**6)):

@@ -215,17 +215,12 @@ def _reasons(evidence: Evidence, slots: list[Slot]) -> list[str]:
     """Why there can be no verdict of `match`, though nothing is known to be wrong."""
     reasons = alone_reasons(evidence) if evidence.alone else labels.reasons(evidence)
     if not evidence.pieces:
-        blind = {f"{line.get('site')}: {line.get('reason')}" for line in evidence.capture.blind}
         reasons.append(
-            (
-                "no prompt's states were captured"
-                if evidence.alone
-                else "no states of the golden's prompts were captured"
-            )
-            + (f" (taps could not look: {', '.join(sorted(blind))})" if blind else "")
+            "no prompt's states were captured" if evidence.alone else "no states of the golden's prompts were captured"
         )
     elif evidence.site != "draft-input":
         reasons.append(f"nothing was captured at draft-input; {evidence.site} shows the target's side only")
+    reasons += _blindness(evidence)
     if missing := missing_rows(evidence):
         prompt, position, _ = missing[0]
         count = sum(end - first for _, first, end in missing)
@@ -245,6 +240,30 @@ def _reasons(evidence: Evidence, slots: list[Slot]) -> list[str]:
         if slot.state == "not-compared" and evidence.pieces and not evidence.alone
     ]
     return reasons
+
+
+_WAY_OUT = {
+    "cuda-graph": "let the engine run Python: specwire verify and run do (--graphs off), a server by hand needs "
+    "--disable-cuda-graph and, from 0.5.6 on, what its --help says of prefill and piecewise graphs",
+    "torch-compile": "leave --enable-torch-compile out",
+    "limit": "raise EAGLE3_CAPTURE_LIMIT, or keep fewer boundaries (EAGLE3_CAPTURE_BOUNDARIES)",
+    "disk": "name a directory of your own with room for the rows (EAGLE3_CAPTURE_DIR)",
+    "unfinished": "the engine was killed, or its disk was full, while it wrote: run it again",
+}
+
+
+def _blindness(evidence: Evidence) -> list[str]:
+    """What taps could not look at, each kind once, and what to type: a run that was seen in part is no match."""
+    sites: dict[tuple[str, str], set[str]] = {}
+    for line in evidence.capture.blind:
+        reason = str(line.get("reason"))
+        detail = "" if reason in _WAY_OUT and reason != "disk" else str(line.get("detail"))
+        sites.setdefault((reason, detail), set()).add(str(line.get("site")))
+    return [
+        f"taps could not look at {', '.join(sorted(where))} ({reason}{': ' if detail else ''}{detail})"
+        + (f": {_WAY_OUT[reason]}" if reason in _WAY_OUT else "")
+        for (reason, detail), where in sorted(sites.items())
+    ]
 
 
 def _verdict(slots: list[Slot], causes: list[Cause], reasons: list[str]) -> str:

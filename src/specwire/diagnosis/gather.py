@@ -46,6 +46,19 @@ def gather(golden: Golden | NoGolden, capture: Capture, context: Context) -> Evi
     )
 
 
+def _shards(capture: Capture) -> list[str]:
+    """Sites whose states were of another number of rows than their token ids."""
+    found = {}
+    for event in capture.events:
+        if event.shard is not None:
+            found.setdefault(event.site, event)
+    return [
+        f"{site} recorded {event.rows} rows for {event.shard} token ids ({event}): a shard of the batch, or the rows of "
+        "all ranks; they are compared with nothing"
+        for site, event in sorted(found.items())
+    ]
+
+
 def _main_events(capture: Capture) -> tuple[str, list[Event]]:
     """What reached the draft in a prefill; else the nearest thing to it that was captured."""
     for site in ("draft-input", "concat-full"):

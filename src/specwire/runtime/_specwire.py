@@ -4,22 +4,30 @@
 EAGLE3_DEBUG=1             one line per tap on stderr
 EAGLE3_CAPTURE_DIR=DIR     also one safetensors file per tap, in DIR/rank<R>/
 EAGLE3_CAPTURE_BOUNDARIES  which boundaries hidden-state-dump keeps: `all` (default) or `3,31,59`
+EAGLE3_CAPTURE_LIMIT=8G    what one process writes at most, in bytes or with K, M, G, T (0: no limit)
 EAGLE3_DEBUG_RANKS=0,1     only these ranks report (all take part in collectives)
 EAGLE3_DEBUG_STEPS=N       only the first N steps of each site are reported
 
-A tap never raises into the engine, never changes what it is shown, and neither syncs nor prints while a
-CUDA graph is being captured: what it could not see goes into DIR/rank<R>/blind.jsonl.
+Set them alike on every rank and every node: reading a stream can be a collective, and a rank that does not take
+part would have the others wait for ever.
+
+A tap never raises into the engine, never changes what it is shown, keeps nothing of a batch alive but its ids, and
+neither syncs nor prints while a graph is being captured: what it could not see goes into DIR/rank<R>/blind.jsonl.
+DIR has to be this user's own; no link in it is followed. Each process writes files of its own name. Python 3.10.
 """
 
 import atexit
 import collections
 import functools
 import inspect
+import itertools
 import json
 import os
+import stat
 import sys
 import threading
 import time
+import weakref
 
 import torch
 
@@ -33,23 +41,42 @@ def _numbers(name):
     return None if text in ("", "all") else {int(part) for part in text.split(",") if part.strip()}
 
 
+def _bytes(name, default):
+    text = os.environ.get(name, "").strip().lower().removesuffix("b")
+    scale = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}.get(text[-1:], 1)
+    return int(float(text[:-1] if scale > 1 else text) * scale) if text else default
+
+
+def _say(text):
+    """To standard error, whatever has become of it by now."""
+    try:
+        sys.stderr.write(text + "\n")
+        sys.stderr.flush()
+    except Exception:
+        pass
+
+
 DEBUG = _set("EAGLE3_DEBUG")
 CAPTURE_DIR = os.environ.get("EAGLE3_CAPTURE_DIR") or None
 on = DEBUG or CAPTURE_DIR is not None
 
+_RANKS = _BOUNDARIES = _STEPS = None
+_LIMIT = 8 << 30
 try:
     _RANKS, _BOUNDARIES = _numbers("EAGLE3_DEBUG_RANKS"), _numbers("EAGLE3_CAPTURE_BOUNDARIES")
     _STEPS = int(os.environ.get("EAGLE3_DEBUG_STEPS") or 0) or None
-except ValueError as _error:
-    print(f"[EAGLE3-DEBUG] setting not understood, everything is reported: {_error}", file=sys.stderr)
-    _RANKS = _BOUNDARIES = _STEPS = None
+    _LIMIT = _bytes("EAGLE3_CAPTURE_LIMIT", _LIMIT)
+    CAPTURE_DIR = CAPTURE_DIR and os.path.abspath(CAPTURE_DIR)
+except (ValueError, OverflowError, OSError) as _error:
+    _say(f"[EAGLE3-DEBUG] setting not understood, everything is reported: {_error}")
 
 _steps = {}  # site -> steps begun
 _loops = {}  # site -> the last boundary of the loop under way
 _collections = {}  # id of a collection of captured states -> (last boundary, entries seen)
-_context = {}  # what the latest forward was given, for sites that are not given it themselves
+_latest = (None, {})  # mode and rows of the latest forward, for sites that are not given its batch
+_widths = {}  # "hidden": how wide one captured state is
+_projected = {}  # "input": what stood at the draft's width test
 _blind_seen = set()
-_sequence = None
 
 
 def embedding(model, hidden, **batch):
@@ -96,7 +123,7 @@ def fc_after(model, hidden, **batch):
 
 
 def _embedding(site, model, hidden, batch):
-    _context.update(batch)
+    _remember(batch)
     _report(site, _next_step(site), {"hidden_states": hidden}, batch, boundary=0, model=model)
 
 
@@ -113,7 +140,7 @@ def _captured(site, model, collected, boundary, batch):
     for number in range(seen, count):
         value = _entry(collected, number)
         if alone:
-            _context["hidden_size"] = int(value.shape[-1])
+            _widths["hidden"] = int(value.shape[-1])
         note = None if alone else "taken over as it was; which boundary it is cannot be told here"
         _report(site, _steps[site] - 1, {"hidden_states": value}, batch, boundary if alone else None, model, note)
 
@@ -147,29 +174,37 @@ def _forward_end(site, model, hidden, collected, batch):
 
 
 def _concat(site, which, value, batch):
-    rows = {**_context, "forward_batch": batch if batch is not None else _context.get("forward_batch")}
-    if which != "full":  # one row per request: ids and positions of all tokens do not fit
-        rows = {"forward_batch": rows["forward_batch"]}
-    _report(site, _next_step(site), {"hidden_states": value}, rows, width=_context.get("hidden_size"))
+    mode, rows = _latest if batch is None else _facts({"forward_batch": batch})
+    names = ("token_ids", "positions")  # of the last row of each request they would not be
+    own = {name: kept for name, kept in _latest[1].items() if name in names and which == "full"}
+    rows = {**{name: kept for name, kept in rows.items() if name not in names}, **own}
+    _report(site, _next_step(site), {"hidden_states": value}, (mode, rows), width=_widths.get("hidden"))
 
 
 def _draft_input(site, model, hidden, embeds, batch):
-    _context.update(batch)
+    _remember(batch)
     tensors = {"hidden_states": hidden, "embeds": embeds}
     _report(site, _next_step(site), tensors, batch, model=model, width=int(embeds.shape[-1]))
 
 
 def _fc_before(site, hidden):
-    _context["fc_input"] = hidden
+    # A copy on the host, where it is to be written at all: the states themselves are the engine's to free.
+    copy = hidden.detach().to("cpu", copy=True) if CAPTURE_DIR else None
+    _projected["input"] = (weakref.ref(hidden), hidden.shape[-1], copy)
 
 
 def _fc_after(site, model, hidden, batch):
-    before = _context.pop("fc_input", None)
-    if before is None:
+    if "input" not in _projected:
         return
-    ran = hidden is not before
-    note = "fc ran" if ran else f"fc did not run: the states are already {before.shape[-1]} wide"
-    _report(site, _next_step(site), {"input": before, "output": hidden}, batch, model=model, note=note, fc_ran=ran)
+    before, width, copy = _projected.pop("input")
+    ran = hidden is not before()
+    note = "fc ran" if ran else f"fc did not run: the states are already {width} wide"
+    _report(site, _next_step(site), {"input": copy, "output": hidden}, batch, model=model, note=note, fc_ran=ran)
+
+
+def _remember(batch):
+    global _latest
+    _latest = _facts(batch)
 
 
 def _entry(collected, number):
@@ -187,12 +222,35 @@ def _tap(site, look, *args):
         _compiled(site)
         return
     try:
-        if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+        if _capturing():
             _blind(site, "cuda-graph", "ran while a graph was captured; its replays are not seen")
             return
         look(site, *args)
     except Exception as error:
         _blind(site, "error", f"{type(error).__name__}: {error}")
+
+
+_ACCELERATORS = ("cuda", "npu", "xpu", "musa", "mlu", "hpu", "gcu")
+_ENGINE_CAPTURES = (
+    "sglang.srt.model_executor.cuda_graph_runner",
+    "sglang.srt.model_executor.runner_utils.capture_mode",
+)
+
+
+def _capturing():
+    """Whether a graph is being captured, by whatever accelerator there is: then nothing may sync or print."""
+    for name in _ACCELERATORS:
+        device = getattr(torch, name, None)
+        if device is not None and getattr(device, "is_initialized", device.is_available)():
+            if getattr(device, "is_current_stream_capturing", _engine_captures)():
+                return True
+    return False
+
+
+def _engine_captures():
+    """The engine's own word, for a device that cannot be asked: also true in the warm-up before a capture."""
+    modules = (sys.modules.get(name) for name in _ENGINE_CAPTURES)
+    return any(module.get_is_capture_mode() for module in modules if hasattr(module, "get_is_capture_mode"))
 
 
 def _compiled(site):
@@ -205,16 +263,16 @@ if on:  # called while a region is compiled, not in the region; importing dynamo
 
 
 def _blind(site, reason, detail):
-    if (site, reason, detail) in _blind_seen:
+    """Say once, and put on record, what could not be looked at. A hole in the files is said even where lines are not."""
+    if (site, reason, detail) in _blind_seen or len(_blind_seen) == 1000:  # some errors are worded anew each time
         return
     _blind_seen.add((site, reason, detail))
+    if DEBUG or reason in ("disk", "limit"):
+        _say(f"[EAGLE3-DEBUG] site={site} rank={_rank()[0]} blind={reason} {detail}")
     try:
-        if DEBUG:
-            sys.stderr.write(f"[EAGLE3-DEBUG] site={site} rank={_rank()[0]} blind={reason} {detail}\n")
         if CAPTURE_DIR:
-            with open(os.path.join(_folder(), "blind.jsonl"), "a") as out:
-                out.write(json.dumps({"site": site, "reason": reason, "detail": detail}) + "\n")
-    except OSError:
+            _append_blind({"site": site, "reason": reason, "detail": detail, "pid": os.getpid()})
+    except Exception:
         pass
 
 
@@ -230,45 +288,74 @@ def _report(site, step, tensors, batch, boundary=None, model=None, note=None, wi
     rank, world = _rank()
     if (_RANKS is not None and rank not in _RANKS) or (_STEPS is not None and step >= _STEPS):
         return
-    forward = batch.get("forward_batch")
+    mode, rows = _facts(batch) if isinstance(batch, dict) else batch
+    tensors = {name: value.detach() for name, value in tensors.items() if isinstance(value, torch.Tensor)}
     about = {
         "schema": "specwire.capture/1",
         "site": site,
         "rank": rank,
         "world_size": world,
         "step": step,
-        "mode": getattr(getattr(forward, "forward_mode", None), "name", None),
+        "mode": mode,
         "graph": "eager",
         "boundary": boundary,
-        "captured": _ids(getattr(model, "layers_to_capture", None), 1 if batch.get("after") else 0),
+        "captured": _ids(getattr(model, "layers_to_capture", None), 1 if _named_before(batch) else 0),
         "note": note,
         "pid": os.getpid(),
         "model": type(model).__name__ if model is not None else None,
         **extra,
     }
-    tensors = {name: value.detach() for name, value in tensors.items() if isinstance(value, torch.Tensor)}
-    rows = _rows(batch, forward)
-    if DEBUG:
-        sys.stderr.write(_line(about, tensors, rows, width) + "\n")
-        sys.stderr.flush()
-    if CAPTURE_DIR:
-        _save(about, {**tensors, **rows})
+    if (given := _other_rows(tensors, rows)) is not None:
+        about["shard"] = given
+    for wanted, sink in ((DEBUG, _print), (CAPTURE_DIR, _save)):
+        try:
+            if wanted:
+                sink(about, tensors, rows, width)
+        except OSError as error:
+            _blind(site, "disk", f"not written: {error.strerror or error}")
+        except Exception as error:
+            _blind(site, "error", f"{type(error).__name__}: {error}")
 
 
-def _rows(batch, forward):
-    """What tells one row from another: token ids, positions, and where each request's rows begin."""
+def _named_before(batch):
+    return isinstance(batch, dict) and batch.get("after")
+
+
+def _facts(batch):
+    """(forward mode, what tells one row from another): token ids, positions, and where each request's rows begin."""
+    forward = batch.get("forward_batch")
     found = {"token_ids": batch.get("input_ids"), "positions": batch.get("positions")}
     for name in ("extend_seq_lens", "extend_prefix_lens", "seq_lens", "req_pool_indices"):
         found[name] = getattr(forward, name, None)
-    return {
-        name: (value.detach().squeeze(0) if value.dim() == 2 else value.detach()).to(torch.int64)
+    rows = {
+        name: value.detach().squeeze(0) if value.dim() == 2 else value.detach()
         for name, value in found.items()
         if isinstance(value, torch.Tensor) and not value.is_floating_point()
     }
+    return getattr(getattr(forward, "forward_mode", None), "name", None), rows
+
+
+def _other_rows(tensors, rows):
+    """How many token ids came with states of another number of rows: then they are a shard, or all ranks' together."""
+    ids, states = rows.get("token_ids"), tensors.get("hidden_states", tensors.get("input"))
+    if ids is None or states is None or ids.dim() != 1 or states.dim() != 2 or ids.shape[0] == states.shape[0]:
+        return None
+    return int(ids.shape[0])
+
+
+def _print(about, tensors, rows, width):
+    _say(_line(about, tensors, rows, width))
 
 
 def _line(about, tensors, rows, width):
     value = tensors.get("output", tensors.get("hidden_states"))
+    parts = value.split(width, dim=-1) if width and value.shape[-1] % width == 0 else ()
+    ids = [(name, key) for name, key in (("token", "token_ids"), ("position", "positions")) if key in rows]
+    ids = [(name, rows[key].reshape(-1)[:1].to(value.device)) for name, key in ids if rows[key].numel()]
+    # All numbers of a line come over in one transfer.
+    pieces = [_square_sum(value), *(_first5(part) for part in (value, *parts)), *(number for _, number in ids)]
+    numbers = iter(torch.cat([_wide(piece).reshape(-1) for piece in pieces]).tolist())
+    taken = [list(itertools.islice(numbers, piece.numel())) for piece in pieces]
     fields = {
         "site": about["site"],
         "rank": about["rank"],
@@ -276,25 +363,45 @@ def _line(about, tensors, rows, width):
         "mode": about["mode"] or "-",
         "shape": list(value.shape),
         "dtype": str(value.dtype).removeprefix("torch."),
-        "norm": f"{value.double().norm().item():.6g}",
-        "hs_first5": _first5(value),
+        "norm": f"{taken[0][0] ** 0.5:.6g}",
+        "hs_first5": _listed(taken[1]),
         "boundary": "-" if about["boundary"] is None else about["boundary"],
     }
-    for name, key in (("token", "token_ids"), ("position", "positions")):
-        if key in rows and rows[key].numel():
-            fields[name] = int(rows[key].reshape(-1)[0])
-    if width and value.shape[-1] % width == 0:
-        fields["slots"] = "[" + ", ".join(_first5(part) for part in value.split(width, dim=-1)) + "]"
+    fields |= {name: int(number) for (name, _), (number,) in zip(ids, taken[2 + len(parts) :])}
+    if parts:
+        fields["slots"] = "[" + ", ".join(_listed(each) for each in taken[2 : 2 + len(parts)]) + "]"
+    if "shard" in about:
+        fields["shard"] = f"{value.shape[0]}/{about['shard']}"
     if about["note"]:
         fields["note"] = repr(about["note"])
     return "[EAGLE3-DEBUG] " + " ".join(f"{name}={text}" for name, text in fields.items())
 
 
+def _listed(numbers):
+    return "[" + ", ".join(f"{number:.6g}" for number in numbers) + "]"
+
+
 def _first5(value):
-    if value.dim() == 0 or value.numel() == 0:
-        return "[]"
-    row = value.reshape(-1, value.shape[-1])[0, :5]
-    return "[" + ", ".join(f"{number:.6g}" for number in row.double().tolist()) + "]"
+    """The first five values of the first row."""
+    return value.reshape(-1)[:0] if value.dim() == 0 or value.numel() == 0 else value[(0,) * (value.dim() - 1)][:5]
+
+
+def _square_sum(value):
+    """The sum of squares, by blocks of a million values: a double copy of a whole prefill may not fit the device."""
+    total = torch.zeros(1, dtype=_wide_type(value), device=value.device)
+    rows = value.reshape(-1, value.shape[-1]) if value.numel() else value.reshape(0, 1)
+    for block in rows.split(max(1, (1 << 20) // rows.shape[-1])):
+        total += _wide(block).square().sum()
+    return total
+
+
+def _wide(value):
+    """As floating point wide enough to add up in; eight-bit floats go by way of float32, which every device can."""
+    return (value.float() if value.element_size() == 1 else value).to(_wide_type(value))
+
+
+def _wide_type(value):
+    return torch.float64 if value.device.type in ("cpu", "cuda") else torch.float32
 
 
 def _ids(value, shift):
@@ -305,54 +412,131 @@ def _ids(value, shift):
         return None
 
 
-@functools.cache
 def _rank():
-    group = torch.distributed
-    return (group.get_rank(), group.get_world_size()) if group.is_available() and group.is_initialized() else (0, 1)
+    """(rank, ranks). Kept only once there is a process group: a warm-up may come before."""
+    global _known_rank
+    if _known_rank is None:
+        group = torch.distributed
+        if not (group.is_available() and group.is_initialized()):
+            return 0, 1
+        _known_rank = group.get_rank(), group.get_world_size()
+    return _known_rank
 
+
+_known_rank = None
 
 # --- safetensors, written plainly: the engine's environment need not have the package -------------
 
 _DTYPES = {
     torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16",
     torch.int64: "I64", torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL",
+    torch.float8_e4m3fn: "F8_E4M3", torch.float8_e5m2: "F8_E5M2",
 }  # fmt: skip
+_NO_LINK = os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
+
+_writing_process = {"pid": None}  # of this process: its name in file names, its next number, the bytes it wrote
 
 
-def _folder():
-    folder = os.path.join(CAPTURE_DIR, f"rank{_rank()[0]}")
-    os.makedirs(folder, exist_ok=True)
-    return folder
+def _me():
+    if _writing_process["pid"] != os.getpid():  # the first one, or a child that was forked off
+        name = f"{os.getpid()}-{os.urandom(3).hex()}"  # a container's processes have the same numbers each time
+        _writing_process.update(pid=os.getpid(), name=name, numbers=itertools.count(), bytes=0)
+    return _writing_process
 
 
-def _save(about, tensors):
-    global _sequence
-    folder = _folder()
-    if _sequence is None:  # an earlier process wrote here: go on after it, never over it
-        numbers = [name.split(".")[0] for name in os.listdir(folder) if name.endswith(".safetensors")]
-        _sequence = max((int(number) for number in numbers if number.isdigit()), default=-1) + 1
-    about["time"] = time.time()
-    header, blobs, offset = {"__metadata__": {"specwire": json.dumps(about)}}, [], 0
-    for name, value in sorted(tensors.items()):
-        value = value.cpu().contiguous()
-        blob = value.reshape(-1).view(torch.uint8).numpy() if value.numel() else b""
-        size = value.numel() * value.element_size()
+def _save(about, tensors, rows, width):
+    """One file, whole or not at all."""
+    states = tensors.get("hidden_states", tensors.get("input"))
+    if states is None or states.dim() != 2:
+        raise TypeError("no rows of states: " + ("no tensor" if states is None else f"shape {list(states.shape)}"))
+    me = _me()
+    about["process"], about["time"] = me["name"], time.time()
+    held = {**tensors, **{name: value.to(torch.int64) for name, value in rows.items()}}
+    held = {name: value if value.dtype in _DTYPES else value.float() for name, value in sorted(held.items())}
+    header, offset = {"__metadata__": {"specwire": json.dumps(about)}}, 0
+    for name, value in held.items():
+        end = offset + value.numel() * value.element_size()
         header[name] = {
             "dtype": _DTYPES[value.dtype],
             "shape": list(value.shape),
-            "data_offsets": [offset, offset + size],
+            "data_offsets": [offset, end],
         }
-        blobs.append(blob)
-        offset += size
+        offset = end
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
-    path = os.path.join(folder, f"{_sequence:06d}.{about['site']}.safetensors")
-    _sequence += 1
-    with open(path + ".part", "wb") as out:
-        out.write(len(text).to_bytes(8, "little") + text)
-        for blob in blobs:
-            out.write(blob)
-    os.replace(path + ".part", path)
+    if _LIMIT and me["bytes"] + offset > _LIMIT:
+        me["bytes"] = _LIMIT  # nothing after the first hole: what is there is whole up to it
+        _blind(about["site"], "limit", f"nothing more is written: EAGLE3_CAPTURE_LIMIT is {_LIMIT} bytes")
+        return
+    folder = _folder()
+    try:
+        _leave_room(folder, offset)
+        path = f"{next(me['numbers']):06d}.{about['site']}.{me['name']}.safetensors"
+        _write_whole(folder, path, len(text).to_bytes(8, "little") + text, held.values())
+        me["bytes"] += offset
+    finally:
+        os.close(folder)
+
+
+def _write_whole(folder, path, head, values):
+    part = path + ".part"
+    file = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_LINK, 0o600, dir_fd=folder)
+    try:
+        with open(file, "wb") as out:
+            out.write(head)
+            for value in values:
+                value = value.cpu().contiguous()
+                out.write(value.reshape(-1).view(torch.uint8).numpy() if value.numel() else b"")
+        os.rename(part, path, src_dir_fd=folder, dst_dir_fd=folder)
+    except BaseException:
+        os.unlink(part, dir_fd=folder)  # a full disk would keep the room that is left
+        raise
+
+
+def _leave_room(folder, size):
+    """OSError where the file would take the last of a disk that others need too: a twentieth, or a GiB."""
+    disk = os.fstatvfs(folder)
+    if disk.f_blocks and size + min(1 << 30, disk.f_blocks * disk.f_frsize // 20) > disk.f_bavail * disk.f_frsize:
+        raise OSError("the disk is nearly full, and what is left is not for captures")
+
+
+def _append_blind(line):
+    folder = _folder()
+    try:
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | _NO_LINK
+        file = os.open("blind.jsonl", flags, 0o600, dir_fd=folder)
+        try:
+            about = os.fstat(file)
+            if stat.S_ISREG(about.st_mode) and about.st_uid == os.geteuid() and about.st_nlink == 1:
+                os.write(file, (json.dumps(line) + "\n").encode())
+        finally:
+            os.close(file)
+    finally:
+        os.close(folder)
+
+
+def _folder():
+    """A descriptor of this rank's directory in CAPTURE_DIR: whoever takes it closes it."""
+    outer = _own_directory(CAPTURE_DIR)
+    try:
+        return _own_directory(f"rank{_rank()[0]}", outer)
+    finally:
+        os.close(outer)
+
+
+def _own_directory(path, inside=None):
+    """A descriptor of a directory of this user's own, made where there is none. OSError for a link, or another's."""
+    try:
+        if inside is None:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+        os.mkdir(path, 0o700, dir_fd=inside)
+    except FileExistsError:
+        pass
+    found = os.open(path, os.O_RDONLY | os.O_DIRECTORY | _NO_LINK, dir_fd=inside)
+    if os.fstat(found).st_uid != os.geteuid():
+        os.close(found)
+        raise PermissionError(f"{path} is another user's: name a directory of your own")
+    return found
 
 
 # --- profile: time in the stages of a speculative cycle -------------------------------------------
@@ -438,7 +622,7 @@ def _begin(stage, args, kwargs):
     """A new span, or None where none can be had: while a graph is captured, or once enough was seen."""
     try:
         gpu = torch.cuda.is_initialized()
-        if _writer["cycles"] >= _CYCLES or (gpu and torch.cuda.is_current_stream_capturing()):
+        if _writer["cycles"] >= _CYCLES or _capturing():
             return None
         if not hasattr(_here, "open"):
             _here.open, _here.last = [], None
@@ -586,7 +770,7 @@ def _recycle(span, before):
 def _lost(error):
     _writer["lost"] += 1
     if _writer["lost"] == 1:
-        print(f"[EAGLE3-PROFILE] a cycle was not recorded: {error!r}", file=sys.stderr)
+        _say(f"[EAGLE3-PROFILE] a cycle was not recorded: {error!r}")
 
 
 def _queue(line):
@@ -626,9 +810,13 @@ def _write():
 
 
 def _open_profile():
-    os.makedirs(PROFILE_DIR, exist_ok=True)
     rank, world = _rank()
-    file = open(os.path.join(PROFILE_DIR, f"rank{rank}.{os.getpid()}.jsonl"), "a")
+    folder = _own_directory(os.path.abspath(PROFILE_DIR))
+    try:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_LINK
+        file = open(os.open(f"rank{rank}.{_me()['name']}.jsonl", flags, 0o600, dir_fd=folder), "w")
+    finally:
+        os.close(folder)
     gpu = torch.cuda.is_initialized()
     about = {
         "schema": "specwire.profile/1",
@@ -647,5 +835,5 @@ def _open_profile():
 try:
     _CYCLES = int(os.environ.get("EAGLE3_PROFILE_CYCLES") or 1_000_000)
 except ValueError as _error:
-    print(f"[EAGLE3-PROFILE] setting not understood, a million cycles are recorded: {_error}", file=sys.stderr)
+    _say(f"[EAGLE3-PROFILE] setting not understood, a million cycles are recorded: {_error}")
     _CYCLES = 1_000_000
