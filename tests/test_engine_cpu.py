@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from specwire.engine.arguments import environment, server_arguments
 from specwire.engine.run import run_engine
 from specwire.errors import SpecwireError
 from specwire.trees.tree import Tree
@@ -146,15 +145,17 @@ def test_an_argument_that_the_engine_does_not_know_is_told_in_its_words(serve):
         serve("--no-such-argument")
 
 
-def test_launch_server_boots_unmodified_with_the_kernels_on_its_path(root, llama, plain, tmp_path):
+def test_launch_server_boots_unmodified_as_engine_args_says(root, llama, plain, tmp_path):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    flags = server_arguments(llama.target, llama.draft, tp=1, device="cpu", extra=[f"--port={port}"], tokens=0)
-    env = environment(root, ranks=1, device="cpu", extra=dict([MARK.split("=")]) | {"SPT_NOENV": "1"})
+    words = ["--cpu", "--tree", root, "--target", llama.target, "--draft", llama.draft, "--port", port, "--json"]
+    asked = subprocess.run([sys.executable, "-m", "specwire", "engine-args", *map(str, words)], capture_output=True)
+    said = json.loads(asked.stdout)
+    env = {**os.environ, **said["env"], **dict([MARK.split("=")]), "SPT_NOENV": "1"}
     with open(tmp_path / "server.log", "wb") as log:
         server = subprocess.Popen(
-            [sys.executable, "-m", "sglang.launch_server", *flags],
+            said["argv"],
             env=env,
             stdout=log,
             stderr=subprocess.STDOUT,
