@@ -58,6 +58,20 @@ def test_the_heatmap_has_every_slot_and_boundary(tmp_path: Path) -> None:
     assert len(re.findall(r"<title>prompt \d+, position \d+:", text)) == 3 * 26
 
 
+def test_the_bound_is_drawn_where_it_is(tmp_path: Path) -> None:
+    document = examine(evidence_of(Case("as trained"), tmp_path))
+    worst = 1e-6
+    for slot, errors in zip(document["slots"], document["rows"]["errors"], strict=True):
+        slot["tolerance"] = 8 * worst
+        errors[:] = [worst] * len(errors)
+    text = page(document, "specwire")
+    bars = {float(top) for top in re.findall(r'<rect [^>]*y="([\d.]+)"[^>]*class="good"', text)}
+    bounds = {float(level) for level in re.findall(r'y1="([\d.]+)" y2="[\d.]+" class="bound"', text)}
+    (bar,), (bound,) = bars, bounds
+    assert bar - bound > 5  # pixels: the bound is above each bar that is under it, and not on its top
+    assert text.count(">8.00e-06</text>") == 3 and re.search(r'class="tick">1e-\d+</text>', text)
+
+
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_the_terminal_table_is_short_and_colours_only_when_asked(case: Case, tmp_path: Path) -> None:
     document = examine(evidence_of(case, tmp_path))

@@ -233,6 +233,13 @@ def test_drawings_hold_for_any_values(values):
         assert "nan" not in svg and "inf" not in svg and svg.startswith("<svg") and svg.endswith("</svg>")
 
 
+@given(st.floats(0, 10), st.floats(0, 10), st.floats(0, 10))
+def test_an_axis_of_what_is_never_negative_starts_at_nought_or_above(value, low, high):
+    svg = intervals([Interval("a", value, low, high)], 1.0, "base")
+    ticks = re.findall(r'<text class="tick"[^>]*>([^<]*)</text>', svg)
+    assert not [tick for tick in ticks if tick.startswith("-") and float(tick) < 0]
+
+
 def run(*words):
     return subprocess.run([*SPECWIRE, "report", *map(str, words)], capture_output=True, text=True)
 

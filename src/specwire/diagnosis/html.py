@@ -12,7 +12,7 @@ from typing import Any
 from specwire.regular import read_text, written_whole
 
 SVG_WIDTH = 900  # of a full row of cells or bars, in pixels
-LABEL = 50  # pixels for a slot's name, left of its row
+LABEL = 90  # pixels for a slot's name and the numbers of its axis, left of its row
 
 
 def write_page(path: Path | str, document: dict[str, Any], reproduce: str) -> None:
@@ -131,14 +131,15 @@ def _rows(document: dict[str, Any]) -> str:
     if not table:
         return ""
     errors = [error for slot in table["errors"] for error in slot if error is not None]
+    bounds = [slot["tolerance"] for slot in document["slots"] if slot["tolerance"]]
     lowest = max(1e-8, (document["noise_floor"] or 1e-7) / 30)
-    scale = lowest, max(*errors, 2 * lowest) if errors else 1.0
+    scale = lowest, max([*errors, *bounds, 2 * lowest])
     count = len(table["places"])
     step = max(3.0, min(18.0, SVG_WIDTH / count))
     blocks = []
     for slot, errors in enumerate(table["errors"]):
         bound = document["slots"][slot]["tolerance"] or 0
-        shapes = [f'<text x="0" y="44">slot {slot}</text>']
+        shapes = [f'<text x="0" y="44">slot {slot}</text>', *_axis(*scale, LABEL + count * step)]
         for row, (error, (prompt, position)) in enumerate(zip(errors, table["places"], strict=True)):
             size = 60 if error is None else max(1, 60 * _height(error, *scale))
             tone = "bad" if error is None or (bound and error > bound) else "good"
@@ -149,11 +150,21 @@ def _rows(document: dict[str, Any]) -> str:
         if bound:
             level, right = 70 - 60 * _height(bound, *scale), LABEL + count * step
             shapes.append(f'<line x1="{LABEL}" x2="{right:.0f}" y1="{level:.1f}" y2="{level:.1f}" class="bound"/>')
-        blocks.append(_svg(LABEL + 10 + count * step, 76, shapes))
+            shapes.append(f'<text x="{right + 6:.0f}" y="{level + 4:.1f}">{_short(bound)}</text>')
+        blocks.append(_svg(LABEL + 80 + count * step, 82, shapes))
     return (
         "<h2>Error of each token</h2><p>Relative L2 to the trained boundary, logarithmic, in the order of prompts and "
-        f"positions; dashed: the bound. {count} rows.</p>{''.join(blocks)}"
+        f"positions; dashed: the bound, with its number. {count} rows.</p>{''.join(blocks)}"
     )
+
+
+def _axis(lowest: float, highest: float, right: float) -> Iterable[str]:
+    """A line and a number at each whole power of ten between the ends, at most five of them."""
+    powers = range(math.ceil(math.log10(lowest)), math.floor(math.log10(highest)) + 1)
+    for power in powers[:: max(1, len(powers) // 5 + 1)]:
+        level = 70 - 60 * _height(10.0**power, lowest, highest)
+        yield f'<line x1="{LABEL}" x2="{right:.0f}" y1="{level:.1f}" y2="{level:.1f}" class="grid"/>'
+        yield f'<text x="{LABEL - 4}" y="{level + 4:.1f}" text-anchor="end" class="tick">1e{power}</text>'
 
 
 def _height(value: float, lowest: float, highest: float) -> float:

@@ -99,6 +99,8 @@ class _Scale:
         span = (high - low) or abs(high) or 1.0
         self.step = _round_step(span / 5)
         self.low = math.floor((low - span * 0.04) / self.step) * self.step
+        if low >= 0:  # what cannot be negative is not drawn on an axis that goes there
+            self.low = max(0.0, self.low)
         self.high = math.ceil((high + span * 0.04) / self.step) * self.step
 
     def __call__(self, value: float) -> float:
