@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specwire.bench.compare import comparisons
+from specwire.bench.server import launch_line
 from specwire.bench.statistics import spread
 from specwire.bench.sweep import best
 from specwire.profile import acceptance, read_profile, summarise
@@ -260,3 +261,9 @@ def test_what_is_no_result(tmp_path, text):
     file.write_text(text)
     done = run(file, "--out", tmp_path / "r.html")
     assert done.returncode == 2 and "x.json" in done.stderr and not (tmp_path / "r.html").exists()
+
+
+def test_a_launch_line_has_nothing_that_only_a_measurement_wants():
+    argv = ["--model-path=T", "--port=1", "--host=127.0.0.1", "--skip-tokenizer-init", "--random-seed=0", "--tp-size=2"]
+    assert launch_line(argv, {"A": "x y"}) == "A='x y' python -m sglang.launch_server --model-path=T --tp-size=2"
+    assert launch_line([*argv, "--random-seed=0"], {}).endswith("--tp-size=2 --random-seed=0")

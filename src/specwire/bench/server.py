@@ -162,9 +162,18 @@ def flush_cache(address: Address) -> bool:
     return False
 
 
+_ONLY_MEASURING = ("--random-seed=0", "--skip-tokenizer-init")
+
+
 def launch_line(argv: Sequence[str], env: Mapping[str, str]) -> str:
-    """What to type to get this server, without the port and host that were only ours."""
+    """What to type to get this server, without what only a measurement wants: a port, a fixed seed, bare token ids.
+
+    The user's own come after ours: one that was given on purpose is there a second time, and stays.
+    """
     kept = [flag for flag in argv if not flag.startswith(("--port=", "--host="))]
+    for ours in _ONLY_MEASURING:
+        if ours in kept:
+            kept.remove(ours)
     settings = [f"{name}={shlex.quote(value)}" for name, value in sorted(env.items())]
     return " ".join([*settings, "python -m sglang.launch_server", shlex.join(kept)])
 
