@@ -100,6 +100,12 @@ def read_ending(path: AnyPath, limit: int = TEXT_LIMIT) -> str:
         return file.read(limit).decode("utf-8", "replace")
 
 
+def make_private(folder: Path) -> None:
+    """A directory of this user's alone, with those above it; one that is there stays as it is. Raises OSError."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, exist_ok=True)
+
+
 def create(path: AnyPath, mode: int = 0o666) -> int:
     """A new file, opened for writing; never one that is there, nor through a link. Raises OSError."""
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
@@ -128,8 +134,10 @@ def written_whole(path: AnyPath, durable: bool = False) -> Iterator[BinaryIO]:
                 os.fsync(file.fileno())
         os.chmod(temporary, 0o666 & ~_umask())
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException as error:
         os.unlink(temporary)
+        if isinstance(error, OSError) and error.filename is None:
+            error.filename = os.fspath(path)
         raise
 
 

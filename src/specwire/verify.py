@@ -20,7 +20,7 @@ from specwire.goldens.golden import check_token_ids, open_golden
 from specwire.model_files import read_config, text_config
 from specwire.patching import marks, surgery
 from specwire.progress import Progress
-from specwire.regular import open_regular, read_source
+from specwire.regular import make_private, open_regular, read_source
 from specwire.trees.identity import model_identity, tree_identity
 from specwire.trees.overlay import make_overlay
 from specwire.trees.tree import Tree
@@ -190,7 +190,7 @@ def _run_engine(
     from specwire.engine.run import run_engine
 
     captures = out / "capture"
-    captures.mkdir(parents=True, exist_ok=True)
+    make_private(captures)
     prompts = _prompts(job)
     together = job.batches or [(number,) for number in range(len(prompts))]
     # For the self-check the last boundary is enough; whoever asks for the dump wants what he asked for.

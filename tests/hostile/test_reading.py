@@ -15,7 +15,7 @@ from specwire.trees.tree import Tree
 
 SOURCE = Path(specwire.__file__).parent
 # What runs in the engine's processes has nothing of specwire's at hand.
-ELSEWHERE = ("runtime/", "engine/driver.py", "engine/plugin.py", "engine/cpu/")
+ELSEWHERE = ("runtime/", "engine/driver.py", "engine/plugin.py", "engine/segments.py", "engine/cpu/")
 READS = frozenset("read_text read_bytes open safe_open mmap memmap fromfile".split())
 STARTS = frozenset(
     "run Popen call check_call check_output getoutput system popen posix_spawn execv execve spawnv".split()

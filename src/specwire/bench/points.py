@@ -30,7 +30,7 @@ from specwire.engine.arguments import CPU_KERNELS
 from specwire.engine.log import last_error
 from specwire.errors import SpecwireError
 from specwire.profile import read_profile, summarise
-from specwire.regular import read_ending
+from specwire.regular import make_private, read_ending
 
 Say = Callable[[str], None]
 Enough = Callable[[list[dict[str, Any]]], bool]  # given a load's runs so far: need there be no more?
@@ -102,7 +102,7 @@ def measure(
 
     Never raises for what a server does; `folder` keeps its log, job and profile.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    make_private(folder)
     shutil.rmtree(folder / "profile", ignore_errors=True)  # an earlier run's
     record: dict[str, Any] = {
         "name": setting.name,

@@ -17,10 +17,10 @@ from typing import Any
 from specwire.bench.http import Address, ServerSays, ask
 from specwire.engine.arguments import environment, rank_count, server_arguments
 from specwire.engine.log import Progress, last_error
-from specwire.engine.process import death, kill_all, start, wait_a_moment
+from specwire.engine.process import death, kill_all, note_segments, start, wait_a_moment
 from specwire.engine.run import DRIVER
 from specwire.errors import SpecwireError
-from specwire.regular import open_anew, open_text, read_ending
+from specwire.regular import make_private, open_anew, open_text, read_ending
 
 # `run` and `verify` want every token in one prefill; a server that is measured keeps the engine's own ways.
 AS_IN_PRODUCTION = ("--no-disable-radix-cache", "--no-chunked-prefill-size")
@@ -91,7 +91,7 @@ def plan_server(
 
     `tokens` is how many the cache must hold at least. Writes the driver's job into `out`.
     """
-    out.mkdir(parents=True, exist_ok=True)
+    make_private(out)
     own = ["--host=127.0.0.1", *AS_IN_PRODUCTION]
     if any((target / name).exists() for name in TOKENIZERS):
         own.append("--no-skip-tokenizer-init")
@@ -128,6 +128,7 @@ def running(plan: Plan, patience: Patience, say: Callable[[str], None]) -> Itera
         process, run_id = start(plan.command, plan.env, log, plan.log.parent)
     try:
         _await_ready(process, plan, patience, say, begun)
+        note_segments(run_id)
         yield Server(plan.address, plan.log, round(time.monotonic() - begun, 3), process)
     finally:
         kill_all(process, run_id)

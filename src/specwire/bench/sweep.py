@@ -18,7 +18,7 @@ from specwire.bench.points import Enough, Say, Stand, Workload, measure
 from specwire.bench.run import describe
 from specwire.bench.statistics import quantile
 from specwire.errors import FAULT, OK, SpecwireError
-from specwire.regular import open_lock, read_json, written_whole
+from specwire.regular import make_private, open_lock, read_json, written_whole
 
 SCHEMA = "specwire.sweep/1"
 HOPELESS = 0.75  # a point whose best run is this far below the best point's mean is not going to win
@@ -27,7 +27,7 @@ HOPELESS = 0.75  # a point whose best run is this far below the best point's mea
 @contextlib.contextmanager
 def held(out: Path) -> Iterator[None]:
     """The directory, for one sweep at a time. Raises SpecwireError while another one has it."""
-    out.mkdir(parents=True, exist_ok=True)
+    make_private(out)
     with open_lock(out / ".lock") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -233,6 +233,6 @@ def _kept(folder: Path, retry_failed: bool) -> dict[str, Any] | None:
 
 def _write(path: Path, value: Mapping[str, Any]) -> None:
     """Whole or not at all, also when the machine goes down."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_private(path.parent)
     with written_whole(path, durable=True) as file:
         file.write(json.dumps(value, indent=1, allow_nan=False).encode())

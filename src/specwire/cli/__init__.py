@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import click
 
 from specwire import __version__
+from specwire.cli import _signals
 from specwire.errors import FAULT, SpecwireError
 
 PIPE_CLOSED = 141  # what a shell gives for a process that SIGPIPE ended
@@ -119,22 +120,26 @@ def main(argv: list[str] | None = None) -> None:
         if hasattr(getattr(sys, name), "reconfigure"):  # what the terminal has no character for is shown as a number
             getattr(sys, name).reconfigure(errors="backslashreplace")
     try:
-        sys.exit(specwire.main(argv, prog_name="specwire", standalone_mode=False) or 0)
+        with _signals.heard(), _put_away():
+            sys.exit(specwire.main(argv, prog_name="specwire", standalone_mode=False) or 0)
     except SpecwireError as error:
-        print(f"specwire: {error}", file=sys.stderr)
+        _complain(str(error))
         sys.exit(error.exit_code)
     except click.ClickException as error:
         error.show()
         sys.exit(FAULT)
-    except click.exceptions.Abort:
-        print("specwire: stopped", file=sys.stderr)
-        sys.exit(130)
+    except (click.exceptions.Abort, KeyboardInterrupt):
+        _complain("stopped")
+        sys.exit(_signals.exit_code())
     except OutputLost as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or Python complains at its end
         number, why = error.args
         if number == errno.EPIPE:
             sys.exit(PIPE_CLOSED)
-        print(f"specwire: the output could not be written ({why})", file=sys.stderr)
+        _complain(f"the output could not be written ({why})")
+        sys.exit(FAULT)
+    except OSError as error:
+        _complain(f"{error.filename or 'a file'}: {error.strerror or error}. {_remedy(error)}")
         sys.exit(FAULT)
     except Exception as error:
         import traceback
@@ -143,9 +148,32 @@ def main(argv: list[str] | None = None) -> None:
 
         package = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
         if package in EXTRAS:
-            print(f"specwire: {missing_package(package)}", file=sys.stderr)
+            _complain(missing_package(package))
             sys.exit(FAULT)
-
         traceback.print_exc()
-        print("specwire: this is a bug in specwire; nothing more was done", file=sys.stderr)
+        _complain("this is a bug in specwire; nothing more was done")
         sys.exit(FAULT)
+
+
+def _complain(text: str) -> None:
+    with contextlib.suppress(OSError):  # whoever hung up does not read it
+        print(f"specwire: {text}", file=sys.stderr, flush=True)
+
+
+def _remedy(error: OSError) -> str:
+    """What to do about an error of the system's that nobody has said more about."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "Make room, or name another place."
+    if error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
+        return "Name another path."
+    return "Nothing more was done."
+
+
+@contextlib.contextmanager
+def _put_away() -> Iterator[None]:
+    """At the end no temporary directory is left: a signal may have come before anybody was there to delete it."""
+    try:
+        yield
+    finally:
+        if made := sys.modules.get("specwire.temporary"):
+            made.discard_all()

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import click
 
+from specwire import temporary
 from specwire.cli import _options as options
 from specwire.errors import SpecwireError
+from specwire.regular import make_private
 
 
 def job_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -95,18 +96,21 @@ def job_of(tree, python, engine_arguments, target, draft, golden, tokens, new_to
 def place_for(out: Path | None) -> Iterator[Path]:
     """The directory that was asked for, kept; else a temporary one that goes unless something in it tells of a failure."""
     if out is not None:
-        out.mkdir(parents=True, exist_ok=True)
-        yield out.resolve()
+        make_private(out)
+        try:
+            yield out.resolve()
+        except KeyboardInterrupt:
+            if any(out.iterdir()):
+                options.note(f"stopped; what there is by now is kept in {out}")
+            raise
         return
-    place = Path(tempfile.mkdtemp(prefix="specwire-"))
+    place = temporary.make()
     try:
         yield place
     except SpecwireError as error:
-        if any(place.iterdir()):
-            raise SpecwireError(f"{error}\nKept for a look: {place}") from error
-        place.rmdir()
-        raise
-    else:
-        import shutil
-
-        shutil.rmtree(place, ignore_errors=True)
+        if temporary.is_empty(place):
+            raise
+        temporary.keep(place)
+        raise SpecwireError(f"{error}\nKept for a look: {place}") from error
+    finally:
+        temporary.discard(place)  # unless it is kept

@@ -53,9 +53,7 @@ def main(job_file: str) -> None:
         json.dump(result, file, default=str)
     os.replace(job["output"] + ".part", job["output"])
     print("specwire: done", flush=True)
-    process = _beside("process")
-    if process.RUN_ID in os.environ:
-        process.release_shared_memory(os.environ[process.RUN_ID])
+    _end_the_others()
     engine.shutdown()
     os._exit(0)  # the interpreter would take seconds to unwind what is about to be killed anyway
 
@@ -127,7 +125,25 @@ def _end_with_the_caller() -> None:
     """Standard input ends when the caller does, however it ended; then nothing may stay behind."""
     while os.read(0, 4096):
         pass
+    _end_the_others()
     os.killpg(os.getpgrp(), signal.SIGKILL)
+
+
+def _end_the_others() -> None:
+    """Kill the engine's processes, which take seconds when they are asked to end, so that they leave no memory."""
+    segments = _beside("segments")
+    if run_id := os.environ.get(segments.RUN_ID):
+        segments.release(run_id, but=os.getpid())
+        for pid in segments.processes_of(run_id):
+            if pid != os.getpid():
+                _kill(pid)
+
+
+def _kill(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
 
 
 if __name__ == "__main__":

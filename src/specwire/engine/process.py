@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import getpass
 import os
-import re
-import shutil
 import signal
 import subprocess
 import tempfile
@@ -16,18 +14,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from specwire.regular import read_bytes, read_text
+from specwire import temporary
+from specwire.engine.segments import RUN_ID, processes_of, release, segments_of
 
-RUN_ID = "SPECWIRE_RUN_ID"  # in the environment of every process of one run, however it was started
+_scratch: dict[str, Path] = {}  # by run id: its directory of temporary files. Sockets go there: paths must be short
 
 
 def start(command: Sequence[str], env: Mapping[str, str], log: BinaryIO, folder: Path) -> tuple[subprocess.Popen, str]:
     """Start a driver in a session of its own, and say which run id its processes carry."""
     run_id = uuid.uuid4().hex
     if env.get("TMPDIR") == os.environ.get("TMPDIR"):  # or the caller has said where temporary files go
-        env = {"TORCHINDUCTOR_CACHE_DIR": _compiled_kernels(), **env, "TMPDIR": str(_scratch(run_id))}
-        _scratch(run_id).mkdir(mode=0o700)
-    driver = subprocess.Popen(
+        _scratch[run_id] = temporary.make(run_id)
+        env = {"TORCHINDUCTOR_CACHE_DIR": _compiled_kernels(), **env, "TMPDIR": str(_scratch[run_id])}
+    driver = subprocess.Popen(  # an engine's captures, sockets and profiles are this user's alone
         command,
         stdin=subprocess.PIPE,  # closes when this process ends, however it ends; the driver then ends too
         stdout=log,
@@ -35,6 +34,7 @@ def start(command: Sequence[str], env: Mapping[str, str], log: BinaryIO, folder:
         env={**env, RUN_ID: run_id, "SPT_NOENV": "1"},  # or the engine's process titles overwrite the run id
         cwd=folder,
         start_new_session=True,
+        umask=0o077,
     )
     return driver, run_id
 
@@ -48,41 +48,31 @@ def wait_a_moment(process: subprocess.Popen, seconds: float = 0.3) -> int | None
 
 def kill_all(driver: subprocess.Popen, run_id: str) -> None:
     """Kill the driver's group and whatever carries the run's id, also what changed its session."""
+    release(run_id)  # before anything ends: what nobody maps any more cannot be found
+    _kill_group(driver.pid)
     driver.stdin.close()
-    release_shared_memory(run_id)
-    try:
-        os.killpg(driver.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
     driver.wait()
     for _ in range(100):
         left = processes_of(run_id)
         if not left:
             break
         for pid in left:
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
         time.sleep(0.05)
-    shutil.rmtree(_scratch(run_id), ignore_errors=True)
+    if (place := _scratch.pop(run_id, None)) is not None:
+        temporary.discard(place)
 
 
-def release_shared_memory(run_id: str) -> None:
-    """Unlink the engine's segments that this run's processes map: it ends them by SIGKILL and leaves the names.
-
-    For the end of a run only: who maps a segment keeps it, who asks for its name no longer finds it.
-    """
-    for pid in processes_of(run_id):
-        with contextlib.suppress(OSError):
-            maps = read_text(f"/proc/{pid}/maps", "replace")
-            for path in set(re.findall(r"/dev/shm/(?:sglang_loads_|sgl_shm_)\S+$", maps, re.MULTILINE)):
-                os.unlink(path)
+def note_segments(run_id: str) -> None:
+    """Write down the run's shared memory, in case that this process and the driver are both killed."""
+    if (place := _scratch.get(run_id)) is not None:
+        temporary.note_segments(place, segments_of(run_id))
 
 
-def _scratch(run_id: str) -> Path:
-    """The run's own directory of temporary files. Sockets go there, whose paths have to be short."""
-    return Path(tempfile.gettempdir()) / f"specwire-{run_id[:12]}"
+def _kill_group(group: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(group, signal.SIGKILL)
 
 
 def _compiled_kernels() -> str:
@@ -92,18 +82,6 @@ def _compiled_kernels() -> str:
     except (OSError, KeyError):
         user = str(os.getuid())
     return os.path.join(tempfile.gettempdir(), f"torchinductor_{user}")
-
-
-def processes_of(run_id: str) -> list[int]:
-    """Live processes that were given this run's id in their environment (where /proc tells)."""
-    mark, found = f"{RUN_ID}={run_id}".encode(), []
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            if mark in read_bytes(entry / "environ").split(b"\0"):
-                found.append(int(entry.name))
-        except OSError:
-            continue
-    return found
 
 
 def death(code: int, error: str | None) -> str:

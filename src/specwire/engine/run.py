@@ -12,10 +12,10 @@ from typing import Any, BinaryIO
 
 from specwire.engine.arguments import environment, rank_count, server_arguments
 from specwire.engine.log import Progress, last_error
-from specwire.engine.process import death, kill_all, start, wait_a_moment
+from specwire.engine.process import death, kill_all, note_segments, start, wait_a_moment
 from specwire.errors import SpecwireError
 from specwire.interpreter import ask
-from specwire.regular import open_anew, open_text, read_ending, read_json
+from specwire.regular import make_private, open_anew, open_text, read_ending, read_json
 
 DRIVER = Path(__file__).with_name("driver.py")
 # Whatever the model's generation_config.json says: each token is the likeliest by the head alone.
@@ -79,7 +79,7 @@ def run_engine(
     """
     device = resolve_device(device, python)
     out = Path(out).absolute()
-    out.mkdir(parents=True, exist_ok=True)
+    make_private(out)
     longest = max((sum(len(prompt) + max_new_tokens for prompt in batch) for batch in batches), default=0)
     argv = server_arguments(
         Path(target).absolute(),
@@ -157,6 +157,8 @@ def _run_to_the_end(
                 for line in lines:
                     progress.feed(line)
                 now = time.monotonic()
+                if str(progress) != heard:
+                    note_segments(run_id)
                 if on_progress and (str(progress) != heard or now - told >= 2):
                     heard, told = str(progress), now
                     on_progress(f"{heard} ({now - started:.0f} s)")
