@@ -652,6 +652,116 @@ def test_draft_whose_width_test_is_the_other_way_round():
     assert taps(turned, "draft-input") == taps(DRAFT, "draft-input")
 
 
+@pytest.mark.parametrize(
+    "test",
+    [
+        "hidden_states.size(-1) != embeds.size(-1)",
+        "hidden_states.shape[-1] != self.fc.out_features",
+        "self.fc.out_features != hidden_states.size(-1)",
+        "hidden_states.shape[-1] == self.fc.in_features",
+        "hidden_states.shape[-1] == self.model.fc.in_features",
+    ],
+)
+def test_width_tests_in_other_words(test):
+    said = DRAFT.replace("hidden_states.shape[-1] != embeds.shape[-1]", test)
+    assert said != DRAFT
+    assert taps(said, "draft-input", "draft-fc") == taps(DRAFT, "draft-input", "draft-fc")
+
+
+def test_ids_that_nothing_reads_are_dead():
+    dead = """
+        import torch
+        class Model:
+            def __init__(self):
+                self.layers_to_capture = []
+            def forward(self, hidden):
+                for layer in self.layers:
+                    hidden = layer(hidden)
+                return hidden
+    """
+    assert taps(dead, "layer-capture") == (
+        [],
+        [
+            (
+                "absent",
+                "Model",
+                "sets ids that nothing reads (line 4: `self.layers_to_capture = []`): dead, and no loop to tap",
+            )
+        ],
+    )
+    for reads in ("self.layers_to_capture.append(1)", "print(getattr(self, 'layers_to_capture'))"):
+        _, [(state, *_)] = taps(dead.replace("return hidden", f"{reads}; return hidden"), "layer-capture")
+        assert state == "failed"
+
+
+BANK = """
+        import torch
+        class Model:
+            def forward(self, hidden, residual, bank):
+                aux = []
+                for i in range(8):
+                    hidden, residual = self.layers[i](hidden, residual, bank)
+                    if i in self.layers_to_capture:
+                        aux.append(self._stream(i, hidden, residual, bank))
+                hidden = hidden + residual
+                return hidden, aux
+    """
+
+
+def test_what_a_method_of_the_model_makes_of_the_states_is_no_sum():
+    calls, [(state, _, why)] = taps(BANK, "hidden-state-dump")
+    assert not calls and state == "absent" and "made by self._stream (line 7)" in why
+    named = BANK.replace("aux.append(self._stream(", "kept = self._stream(").replace(
+        "bank))", "bank); aux.append(kept)"
+    )
+    assert "made by self._stream" in taps(named, "hidden-state-dump")[1][0][2]
+    plain = BANK.replace("self._stream(i, hidden, residual, bank)", "gathered(hidden + residual, dim=0)")
+    assert len(taps(plain, "hidden-state-dump")[0]) == 2
+
+
+def test_what_a_layer_leaves_to_the_next_is_no_whole_stream():
+    put_off = BANK.replace("self._stream(i, hidden, residual, bank)", "hidden + residual").replace(
+        "residual, bank)\n", "residual, bank)\n", 1
+    )
+    put_off = put_off.replace("for i in range(8)", "for i, layer in enumerate(self.layers)")
+    put_off = put_off.replace("self.layers[i](hidden, residual, bank)", "layer(hidden, residual, late)")
+    put_off = put_off.replace("aux = []", "aux, late = [], None")
+    whole = taps(put_off, "hidden-state-dump")
+    assert len(whole[0]) == 2
+    later = put_off.replace(
+        "                    if i in", "                    late = layer.convolution\n                    if i in"
+    )
+    calls, [(state, _, why)] = taps(later, "hidden-state-dump")
+    assert not calls and state == "absent" and "leaves a part of its work to the next (late, line 7)" in why
+
+
+def test_every_way_out_that_gives_the_states_back_is_tapped_or_named():
+    early = """
+        import torch
+        class Model:
+            def forward(self, hidden, fused, odd):
+                aux = []
+                for i in range(8):
+                    hidden = self.layers[i](hidden)
+                    if i in self.layers_to_capture:
+                        aux.append(hidden)
+                if not self.pp_group.is_last_rank:
+                    return hidden
+                if fused:
+                    hidden = self.tail(hidden)
+                    return (hidden, aux) if self.layers_to_capture else hidden
+                if odd:
+                    return self.finish(hidden), aux
+                hidden = self.norm(hidden)
+                if not aux:
+                    return hidden
+                return hidden, aux
+    """
+    calls, [(state, _, why)] = taps(early, "forward-end")
+    assert calls == ["forward_end(self, hidden, aux, after=True)"] * 2
+    assert state == "absent" and "not tapped (line 15: `return self.finish(hidden), aux`)" in why
+
+
 @pytest.mark.parametrize("body", HEADS.values(), ids=HEADS)
 def test_heads_that_take_one_state_are_absent_with_the_line(body):
     for probe in ("draft-input", "draft-fc"):
@@ -663,7 +773,7 @@ def test_heads_that_take_one_state_are_absent_with_the_line(body):
 @pytest.mark.parametrize(
     "old, new",
     [
-        ("hidden_states.shape[-1] != embeds.shape[-1]", "hidden_states.size(-1) != embeds.size(-1)"),
+        ("hidden_states.shape[-1] != embeds.shape[-1]", "len(hidden_states[0]) != len(embeds[0])"),
         ("if hidden_states.shape[-1] != embeds.shape[-1]:\n                hidden_states", "hidden_states"),
         ("hidden_states.shape[-1] != embeds.shape[-1]", "self.projects"),
     ],

@@ -249,13 +249,41 @@ def test_diff_is_a_patch(tmp_path, run):
     assert snapshot(patched.root) == snapshot(tree.root)
 
 
-def test_failed_site_writes_nothing(tree, run, run_json):
+def test_a_failed_site_with_nothing_beside_it_writes_nothing(tree, run, run_json):
     edit(tree, "sglang/srt/layers/logits_processor.py", b"torch.cat(", b"stack(")
     before = snapshot(tree.root)
-    code, document = run_json("apply", tree.root)
+    only = ("apply", tree.root, "--probe", "concat-full")
+    code, document = run_json(*only)
     assert (code, document["result"], document["files"], document["created"]) == (2, "failed", {}, [])
-    assert "Nothing was written." in run("apply", tree.root)[1]
+    assert "Nothing was written." in run(*only)[1]
     assert snapshot(tree.root) == before
+
+
+ODD = {
+    "a packing of another kind": ("sglang/srt/layers/logits_processor.py", b"torch.cat(", b"stack("),
+    "no Python": (DRAFT_NAME, b"class Draft", b"clas Draft"),
+    "too deep": (DRAFT_NAME, b"class Draft", b"x = " + b"-" * 100_000 + b"1\nclass Draft"),
+    "a bad byte": (DRAFT_NAME, b"class Draft", b"# \xff\nclass Draft"),
+    "the taps' name": (DRAFT_NAME, b"class Draft", b"_specwire_ = 1\nclass Draft"),
+    "the taps' mark as text": (DRAFT_NAME, b"class Draft", b"x = '# specwire:import'\nclass Draft"),
+    "a NUL": (DRAFT_NAME, b"class Draft", b"# \x00\nclass Draft"),
+}
+
+
+@pytest.mark.parametrize("name, old, new", ODD.values(), ids=ODD)
+def test_one_odd_file_keeps_no_other_out(tree, run, run_json, name, old, new):
+    edit(tree, name, old, new)
+    before = snapshot(tree.root)
+    code, out, _ = run("apply", tree.root, "--dry-run")
+    assert code == 3 and "[FAILED]" in out and snapshot(tree.root) == before
+    code, document = run_json("apply", tree.root)
+    assert (code, document["result"]) == (3, "partial") and name in document["why"]
+    states = {(site["file"], site["state"]) for site in document["sites"]}
+    assert (name, "failed") in states and (TARGET_NAME, "applied") in states
+    assert marks.RUNTIME in document["created"] and tree.path(marks.RUNTIME).exists()
+    code, document = run_json("apply", tree.root)
+    assert (code, document["result"], document["files"]) == (3, "partial", {})
+    assert run("remove", tree.root)[0] == 0 and snapshot(tree.root) == before
 
 
 # --- a tree that lived on -----------------------------------------------------------------------------
@@ -492,8 +520,8 @@ def test_file_that_is_not_utf8(tree, run, run_json):
     assert (code, document["result"]) == (2, "failed") and "no valid Python" in document["sites"][0]["why"]
     tree.path("sglang/srt/managers/bytes.py").write_bytes(b"")
     tree.path("sglang/srt/models/odd.py").write_bytes(TARGET + b"x = '\xff'\n")
-    code, out, error = run("apply", tree.root)
-    assert code == 2 and "odd.py" in error and "bug" not in error
+    code, out, error = run("apply", tree.root, "--dry-run")
+    assert code == 3 and "[FAILED] layer-capture sglang/srt/models/odd.py" in out and "bug" not in error
     tree.path("sglang/srt/models/odd.py").unlink()
     tree.path("sglang/srt/managers/bytes.py").write_bytes(b"# specwire: \xff\xfe\nx = '\xe9'\n")
     assert snapshot(tree.root) == before

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from specwire.answers import Answers, answer, write_answers
 from specwire.diagnosis.check import EXIT, check_capture
 from specwire.diagnosis.context import make_context
-from specwire.errors import FINDING, SpecwireError
+from specwire.errors import FAULT, FINDING, SpecwireError
 from specwire.goldens.golden import check_token_ids, open_golden
 from specwire.model_files import read_config, text_config
 from specwire.patching import marks, surgery
@@ -168,9 +168,12 @@ def patched_view(job: Job, where: Path, progress: Progress) -> Path:
     """An overlay of the job's tree with the taps in it."""
     names = surgery.chosen(job.probes, ())
     outcome = surgery.plan_apply(job.tree, names, progress)
-    if outcome.exit_code:
-        bad = next(site for site in outcome.sites if site.state in ("failed", "edited"))
+    failed = [site for site in outcome.sites if site.state in ("failed", "edited")]
+    if outcome.exit_code == FAULT:
+        bad = failed[0]
         raise SpecwireError(f"{bad.file}:{bad.line}: {bad.probe} in {bad.qualname or 'the file'}: {bad.why}")
+    for name in sorted({site.file for site in failed}):
+        progress(f"{name}: a site was not recognised; a model that goes through there is not seen whole")
     return make_overlay(outcome, where)
 
 

@@ -84,7 +84,7 @@ def show(
     """Print what was or would be done; the exit code. Without `every_site`, sites that are well come as a sum."""
     if as_json:
         options.emit({**outcome.document(), "dry_run": dry_run or show_diff})
-    elif show_diff and not outcome.exit_code:
+    elif show_diff and outcome.exit_code != FAULT:
         sys.stdout.flush()
         sys.stdout.buffer.write(outcome.diff())
         sys.stdout.buffer.flush()
@@ -121,10 +121,9 @@ def _print(outcome: Outcome, dry_run: bool, every_site: bool) -> None:
         sys.stdout.buffer.write(diff)
         sys.stdout.buffer.flush()
     states = [site.state for site in outcome.sites]
-    count = states.count(outcome.result) or len(states)
-    files = len(outcome.changes) or len(
-        {site.file for site in outcome.sites if site.state in (outcome.result, "edited")}
-    )
+    done = "applied" if outcome.incomplete else outcome.result
+    count = states.count(done) or len(states)
+    files = len(outcome.changes) or len({site.file for site in outcome.sites if site.state in (done, "edited")})
     version = f"SGLang {outcome.tree.version or 'of unknown version'}"
     result = f"would be {outcome.result}" if dry_run and outcome.changes else outcome.result
     options.say(f"{result}: {options.counted(count, 'site')}, {options.counted(files, 'file')}, {version}")

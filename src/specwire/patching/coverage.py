@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatch
 
 from specwire.patching import collecting, surgery
-from specwire.patching.insert import render
+from specwire.patching.insert import NotTapped, render
 from specwire.patching.taps import TappedFile
 from specwire.probe import Site, Unrecognised
 from specwire.progress import Progress, silent
@@ -53,7 +53,13 @@ def coverage(tree: Tree, progress: Progress = silent) -> list[Row]:
             progress(f"reading {name}")
             source = opened(name, data, tree.read)
             if wanted := {each: probe for each, probe in known.items() if probe.takes(name, data)}:
-                rows += _rows(source, render(name, data, wanted, tree.read).sites)
+                try:
+                    rows += _rows(source, render(name, data, wanted, tree.read).sites)
+                except NotTapped as error:
+                    rows.append(
+                        Row(name, "", "elsewhere", "not read", why=dict.fromkeys(wanted, error.why), failed=True)
+                    )
+                    continue
             if not known["layer-capture"].takes(name, data) and b"EntryClass" in data:
                 why = ((each.qualname, each.why) for each in lineage.heirs(source))
                 rows += [

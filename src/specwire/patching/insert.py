@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import builtins
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import libcst as cst
@@ -27,6 +27,15 @@ class Rendered:
     sites: tuple[Site, ...]
 
 
+class NotTapped(SpecwireError):
+    """A file that taps cannot be put into: where in it, and why. The others are none the worse for it."""
+
+    def __init__(self, name: str, why: str, line: int = 0) -> None:
+        super().__init__(f"{name}{f':{line}' if line else ''}: {why}. Nothing was written.")
+        self.why = why
+        self.line = line
+
+
 def nothing_else(name: str) -> None:
     """Reads no other file: where only one is at hand."""
 
@@ -39,24 +48,21 @@ def render(
 ) -> Rendered:
     """`original` with every tap that `probes` place in it; `read` gives other files of the tree, by name.
 
-    Raises SpecwireError when the file does not parse, uses the taps' own name, or when deleting the
+    Raises NotTapped when the file does not parse, uses the taps' own name, or when deleting the
     inserted lines would not give back the original byte for byte.
     """
     if marks.NAME in original:
-        raise SpecwireError(
-            f"{name}: uses the name _specwire, which the taps need for themselves. Nothing was written."
-        )
+        raise NotTapped(name, "uses the name _specwire, which the taps need for themselves")
     source = opened(name, original, read)
     try:
         assert source.syntax is not None
         found = [(probe, result) for probe, recipe in probes.items() for result in recipe.find(source, matchers)]
     except (SyntaxError, ValueError) as error:
-        line = getattr(error, "lineno", None) or 1
-        raise SpecwireError(f"{name}:{line}: not Python ({error}). Nothing was written.") from error
+        raise NotTapped(name, f"not Python ({error})", getattr(error, "lineno", None) or 1) from error
     except cst.ParserSyntaxError as error:
-        raise SpecwireError(
-            f"{name}: a function that LibCST cannot read ({error.message}). Nothing was written."
-        ) from error
+        raise NotTapped(name, f"a function that LibCST cannot read ({error.message})") from error
+    except (RecursionError, MemoryError) as error:
+        raise NotTapped(name, "nested too deeply to be read") from error
     taps = [(probe, result) for probe, result in found if isinstance(result, Tap)]
     others = [_other(probe, name, result) for probe, result in found if not isinstance(result, Tap)]
     if not taps:
@@ -66,6 +72,11 @@ def render(
     data = _with_lines(source, taps)
     _prove(name, original, data, len(taps))
     return Rendered(data, (*_located(name, data, taps), *others))
+
+
+def failed(error: NotTapped, name: str, probes: Iterable[str]) -> list[Site]:
+    """The sites of a file that no tap goes into."""
+    return [Site(probe, name, "", error.line, "failed", error.why) for probe in probes]
 
 
 def _other(probe: str, name: str, result: Absent | Unrecognised) -> Site:
@@ -78,10 +89,8 @@ def _check_names(source: Source, probe: str, tap: Tap) -> None:
         return
     for argument in cst.parse_expression(tap.code).args:
         for used in unreadable(tap.place, tap.where, argument.value) - source.imported - set(dir(builtins)):
-            raise SpecwireError(
-                f"{source.name}:{tap.place.lines[0]}: {probe} in {tap.place.function.qualname} would read "
-                f"{used}, which may not be bound there. Nothing was written."
-            )
+            why = f"{probe} in {tap.place.function.qualname} would read {used}, which may not be bound there"
+            raise NotTapped(source.name, why, tap.place.lines[0])
 
 
 @dataclass(frozen=True)
@@ -121,9 +130,7 @@ def _line(source: Source, first: int, at: int, rank: tuple[int, int], code: str)
     """`code` as a line of its own after line `at`, indented and ended as line `first` is."""
     end = re.search(rb"\r?\n?$", source.lines[max(at, 1) - 1])[0]
     if not end:
-        raise SpecwireError(
-            f"{source.name}: its last line has no end, and a tap would stand after it. Nothing was written."
-        )
+        raise NotTapped(source.name, "its last line has no end, and a tap would stand after it")
     return _Line(at, rank, _indentation(source, first) + code.encode() + end)
 
 
@@ -136,24 +143,20 @@ def _first_import(source: Source) -> tuple[int, int]:
     for node in source.syntax.body:
         if isinstance(node, ast.Import) or isinstance(node, ast.ImportFrom) and node.module != "__future__":
             return node.lineno, node.end_lineno
-    raise SpecwireError(
-        f"{source.name}: imports nothing at its top level, so it is no engine module. Nothing was written."
-    )
+    raise NotTapped(source.name, "imports nothing at its top level, so it is no engine module")
 
 
 def _prove(name: str, original: bytes, data: bytes, taps: int) -> None:
     """The promise, kept before anything is written: whole lines, and without them nothing has changed."""
     if marks.stripped(data) != original:
-        raise SpecwireError(
-            f"{name}: without the inserted lines it would not be the same (a lone CR?). Nothing was written."
-        )
+        raise NotTapped(name, "without the inserted lines it would not be the same (a lone CR?)")
     file = TappedFile(data)
     if file.module is None:
-        raise SpecwireError(f"{name}: would no longer be Python. Nothing was written.")
-    if len(file.found) != taps + 1 or not all(each.intact for each in file.found):
-        raise SpecwireError(
-            f"{name}: {taps + 1} statements were to be inserted, {len(file.found)} were. Nothing was written."
+        raise NotTapped(
+            name, "would no longer be Python (a form feed before an indentation, or a byte of no encoding?)"
         )
+    if len(file.found) != taps + 1 or not all(each.intact for each in file.found):
+        raise NotTapped(name, f"{taps + 1} statements were to be inserted, {len(file.found)} were")
 
 
 def _located(name: str, data: bytes, taps: Sequence[tuple[str, Tap]]) -> list[Site]:

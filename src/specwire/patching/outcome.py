@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from specwire.errors import FAULT, OK
+from specwire.errors import FAULT, INCONCLUSIVE, OK
 from specwire.probe import Site
 from specwire.trees.patch import unified
 from specwire.trees.transaction import Change, commit, digest
@@ -17,7 +17,8 @@ class Outcome:
     """What a command found or would do; `changes` hold whole files, in tree order.
 
     `edits` shows, file by file, how edited taps differ from what `apply` would put there; `proofs` says what
-    shows that a file is what it was: `original-hash` or `syntax-tree`; `clean`: nothing of ours will be left.
+    shows that a file is what it was: `original-hash` or `syntax-tree`; `clean`: nothing of ours will be left;
+    `incomplete`: a site was not recognised while others are done.
     """
 
     tree: Tree
@@ -27,11 +28,14 @@ class Outcome:
     edits: dict[str, bytes] = field(default_factory=dict)
     proofs: dict[str, str] = field(default_factory=dict)
     clean: bool = False
+    incomplete: bool = False
     why: str = ""
 
     @property
     def exit_code(self) -> int:
-        return FAULT if self.result in ("failed", "refused") else OK
+        if self.result in ("failed", "refused"):
+            return FAULT
+        return INCONCLUSIVE if self.incomplete else OK
 
     def document(self) -> dict[str, Any]:
         named = {self._name(change): change for change in self.changes}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from specwire import registry
@@ -14,7 +14,6 @@ from specwire.patching.taps import Found, TappedFile, unchanged
 from specwire.probe import Probe, Site
 from specwire.progress import Progress, silent
 from specwire.regular import read_bytes
-from specwire.sites.serving import MODELS
 from specwire.trees import compiled
 from specwire.trees.patch import unified
 from specwire.trees.transaction import Change
@@ -38,20 +37,17 @@ def chosen(names: Iterable[str], groups: Iterable[str]) -> list[str]:
 
 
 @collecting.paused()
-def plan_apply(
-    tree: Tree, names: list[str], progress: Progress = silent, models: Container[str] | None = None
-) -> Outcome:
+def plan_apply(tree: Tree, names: list[str], progress: Progress = silent) -> Outcome:
     """What inserting these probes' taps comes to. Nothing is written.
 
-    Taps that are there already stay: every file is rendered anew, from what it was without any tap. `models`: the
-    only target files to be tapped anew (drafts and all that is no model file are always); None for all.
+    Taps that are there already stay: every file is rendered anew, from what it was without any tap.
     """
     known, now = probes(), tapfile.read(tree)
     stale = now != tapfile.source()  # taps may then call what today's tap file has under another name
     outcome = Outcome(tree, "applied")
     if now is not None and (site := tapfile.edited(now)):
         _add_edited(outcome, [site], marks.RUNTIME, _tap_file_diff(now))
-    files = _concerned(tree, known, names, models)
+    files = _concerned(tree, known, names)
     for count, (name, file) in enumerate(files.items(), 1):
         progress(f"reading {count}/{len(files)} {name}", count / len(files))
         if foreign := [each for each in file.found if not each.intact or each.probe not in (*known, marks.IMPORT)]:
@@ -61,7 +57,7 @@ def plan_apply(
         wanted = {
             probe: recipe
             for probe, recipe in known.items()
-            if probe in had or probe in names and recipe.takes(name, file.data) and _asked_for(name, file.data, models)
+            if probe in had or probe in names and recipe.takes(name, file.data)
         }
         if stale or not wanted.keys() <= had or wanted.keys() & set(names):
             _add_rendered(outcome, name, file, wanted, names)
@@ -135,23 +131,16 @@ def status(tree: Tree) -> Outcome:
 # --- planning -----------------------------------------------------------------------------------------
 
 
-def _concerned(
-    tree: Tree, known: dict[str, Probe], names: list[str], models: Container[str] | None
-) -> dict[str, TappedFile]:
+def _concerned(tree: Tree, known: dict[str, Probe], names: list[str]) -> dict[str, TappedFile]:
     """The files that hold something of ours, wherever, and those that a wanted probe may have a site in."""
     found = {}
     for name, data in tree.scan(b""):
         if name == marks.RUNTIME:
             continue
         file = TappedFile(data)
-        if file.found or any(known[probe].takes(name, data) for probe in names) and _asked_for(name, data, models):
+        if file.found or any(known[probe].takes(name, data) for probe in names):
             found[name] = file
     return found
-
-
-def _asked_for(name: str, data: bytes, models: Container[str] | None) -> bool:
-    """A draft is no target: it is told by the states that it reads, and taps go into whichever will be served."""
-    return models is None or name in models or not name.startswith(f"{MODELS}/") or b"spec_info.hidden_states" in data
 
 
 def _tapped(tree: Tree) -> Iterable[tuple[str, TappedFile]]:
@@ -161,13 +150,20 @@ def _tapped(tree: Tree) -> Iterable[tuple[str, TappedFile]]:
 
 
 def _add_rendered(outcome: Outcome, name: str, file: TappedFile, wanted: dict[str, Probe], names: list[str]) -> None:
-    after, rendered = _rendered(name, file.without(file.found), wanted, outcome.tree.read)
+    from specwire.patching.insert import NotTapped, failed
+
+    try:
+        after, rendered = _rendered(name, file.without(file.found), wanted, outcome.tree.read)
+    except NotTapped as error:
+        outcome.sites += failed(error, name, [probe for probe in wanted if probe in names])
+        return
     if marks.same_but_hash(after, file.data):
         after = file.data  # edited since elsewhere: its import line keeps the hash that it was given
     had, have = _lines(file), _lines(TappedFile(after)) if after != file.data else _lines(file)
-    for probe, qualname in sorted({key[:2] for key in had} - {key[:2] for key in have}):
+    if lost := sorted({key[:2] for key in had} - {key[:2] for key in have}):
         why = "has a tap there that would not be put there now; take it out first with `specwire remove`"
-        outcome.sites.append(Site(probe, name, qualname, 0, "failed", why))
+        outcome.sites += [Site(probe, name, qualname, 0, "failed", why) for probe, qualname in lost]
+        return
     lines = after.splitlines()
     for site in rendered:
         if site.probe in names:
@@ -190,15 +186,12 @@ def _lines(file: TappedFile) -> Counter[tuple[str, str, bytes]]:
 def _rendered(
     name: str, original: bytes, wanted: dict[str, Probe], *read: Callable[[str], bytes]
 ) -> tuple[bytes, tuple[Site, ...]]:
-    from specwire.patching.insert import (
-        render,
-    )  # LibCST takes half a second to import: only when something is rendered
+    # LibCST takes half a second to import: only when something is rendered.
+    from specwire.patching.insert import NotTapped, render
 
     if marks.LITERAL in original:
         line = original[: original.index(marks.LITERAL)].count(b"\n") + 1
-        raise SpecwireError(
-            f"{name}:{line}: holds the taps' own mark as text, so taps could not be told from it. Nothing was written."
-        )
+        raise NotTapped(name, "holds the taps' own mark as text, so taps could not be told from it", line)
     done = render(name, original, wanted, *read)
     return done.data, done.sites
 
@@ -224,12 +217,21 @@ def _needles(probe: Probe) -> str:
 
 
 def _applied(outcome: Outcome) -> Outcome:
+    """All that can be tapped is; a site that was not recognised is said and keeps no other one out."""
     outcome.changes = [change for change in outcome.changes if change.before != change.after]
     states = {site.state for site in outcome.sites}
-    if "failed" in states or "edited" in states:
+    if "edited" in states:
         outcome.result = "failed" if "failed" in states else "refused"
         outcome.why = "" if "failed" in states else "edited taps are in; `specwire remove --force` takes them out"
         outcome.changes = []
+    elif "failed" in states:
+        in_the_way = any(site.probe == tapfile.PROBE for site in outcome.sites)  # no tap can start without its file
+        outcome.incomplete = bool(states & {"applied", "already"}) and not in_the_way
+        outcome.result = "partial" if outcome.incomplete else "failed"
+        if outcome.incomplete:
+            files = sorted({site.file for site in outcome.sites if site.state == "failed"})
+            outcome.why = f"not recognised in {', '.join(files)}: a model that goes through there is not seen whole"
+        outcome.changes = outcome.changes if outcome.incomplete else []
     elif not outcome.changes:
         outcome.result = "already" if "already" in states else "nothing"
     return outcome

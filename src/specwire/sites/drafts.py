@@ -64,9 +64,7 @@ def _reader(function: Function) -> Iterator[Draft | Absent | Unrecognised]:
         return
     named = {name for targets, value in assigned(read.statement) if _is_read(value) for name in target_names(targets)}
     for place in function.places:
-        if isinstance(place.statement, cst.If) and (
-            pair := _width_test(place.statement.test, made_from(function, named))
-        ):
+        if isinstance(place.statement, cst.If) and (pair := _width_test(place, made_from(function, named))):
             known = (read, "after") if bound_before(read, pair[1]) else (place, "before")
             yield Draft(function, read, place, *known, *pair)
             return
@@ -159,17 +157,45 @@ def _last(call: cst.Call) -> str:
     return (dotted(call.func) or "").rsplit(".", 1)[-1]
 
 
-def _width_test(test: cst.BaseExpression, states: set[str]) -> tuple[str, str] | None:
-    """(STATES, EMBEDS) of `STATES.shape[-1] != EMBEDS.shape[-1]`, in either order."""
-    if not isinstance(test, cst.Comparison) or not isinstance(test.comparisons[0].operator, cst.NotEqual):
+def _width_test(place: Place, states: set[str]) -> tuple[str, str] | None:
+    """(STATES, EMBEDS) of `STATES.shape[-1] != EMBEDS.shape[-1]`, in either order, or of a test of the states' width
+    against what the projection takes or gives: `self.fc.in_features`, `self.fc.out_features`."""
+    test = place.statement.test
+    if not isinstance(test, cst.Comparison) or not isinstance(test.comparisons[0].operator, (cst.NotEqual, cst.Equal)):
         return None
-    pair = _last_width(test.left), _last_width(test.comparisons[0].comparator)
-    ordered = pair if pair[0] in states else pair[::-1]
-    return ordered if ordered[0] in states and ordered[1] and ordered[1] not in states else None
+    sides = [test.left, test.comparisons[0].comparator]
+    for one, other in (sides, sides[::-1]):
+        held, width = _last_width(one), (dotted(other) or "").rsplit(".", 1)[-1]
+        if held not in states:
+            continue
+        if (
+            (embeds := _last_width(other))
+            and embeds not in states
+            and isinstance(test.comparisons[0].operator, cst.NotEqual)
+        ):
+            return held, embeds
+        if width in ("in_features", "out_features") and (embeds := _embeds(place, states)):
+            return held, embeds
+    return None
+
+
+def _embeds(place: Place, states: set[str]) -> str | None:
+    """The name that holds the embeddings where the place is: what is made by a call of ….embed…, else a parameter."""
+    made = [
+        name
+        for each in place.function.places
+        for targets, value in assigned(each.statement)
+        if any("embed" in _last(call) for call in calls(value))
+        for name in target_names(targets)
+    ]
+    given = sorted(name for name in place.function.parameters if "embeds" in name)
+    return next((name for name in (*made, *given) if name not in states and bound_before(place, name)), None)
 
 
 def _last_width(node: cst.BaseExpression) -> str | None:
-    """NAME in `NAME.shape[-1]`."""
-    if isinstance(node, cst.Subscript) and code(node).endswith(".shape[-1]"):
-        return code(node).removesuffix(".shape[-1]")
+    """NAME in `NAME.shape[-1]` or `NAME.size(-1)`."""
+    text = code(node)
+    for ending in (".shape[-1]", ".size(-1)"):
+        if text.endswith(ending) and text.removesuffix(ending).isidentifier():
+            return text.removesuffix(ending)
     return None

@@ -82,6 +82,9 @@ def _class_says(found: _Class) -> Absent | Unrecognised:
     if loose:
         return Absent(found.name, f"has no layer loop of its own: {loose[0].why}")
     line = _asks(found.node) or found.node.lineno
+    if not any(_reads(owner.node) for owner in _lineage(found)):
+        text = found.source.text(line)
+        return Absent(found.name, f"sets ids that nothing reads (line {line}: `{text}`): dead, and no loop to tap")
     return Unrecognised(
         found.name,
         "looked for the loop over the layers that these ids are meant for, here and in the classes that this "
@@ -280,6 +283,16 @@ def _paths(node: ast.ClassDef) -> set[str]:
             if holder == "self" or holder.startswith("self."):
                 found.add(holder[5:])
     return found
+
+
+def _reads(node: ast.AST) -> bool:
+    """Whether anything below the node may look at ids to capture: not when they are only assigned."""
+    return any(
+        (isinstance(part, ast.Attribute) and part.attr.endswith(_SPEAKS) and not isinstance(part.ctx, ast.Store))
+        or (isinstance(part, ast.Constant) and isinstance(part.value, str) and part.value.endswith(_SPEAKS))
+        or (isinstance(part, ast.FunctionDef) and part.name.endswith(_SPEAKS))
+        for part in ast.walk(node)
+    )
 
 
 def _asks(node: ast.AST) -> int | None:

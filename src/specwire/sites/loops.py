@@ -90,7 +90,7 @@ def capture_loops(source: Source) -> tuple[CaptureLoop | Unknown, ...]:
 def layer_calls(place: Place) -> Iterator[cst.Call]:
     """Calls below a statement of a loop that run its layer: `layer(…)`, `self.layers[i].forward(…)`."""
     loop = next((parent for parent in reversed(place.parents) if isinstance(parent, cst.For)), None)
-    items = _layer_names(place.function, loop) if loop is not None else frozenset()
+    items = layer_names(place.function, loop) if loop is not None else frozenset()
     return (call for call in calls(place.statement) if _runs_layer(call, items))
 
 
@@ -253,7 +253,7 @@ def _numbering(step: Place, index: str | None, inside: list[Growth]) -> str | No
 
 
 @functools.lru_cache(maxsize=256)
-def _layer_names(function: Function, loop: cst.For) -> frozenset[str]:
+def layer_names(function: Function, loop: cst.For) -> frozenset[str]:
     """Names that hold a layer inside the loop: what it goes over, or a local taken from `….layers[…]`."""
     found = set()
     if (

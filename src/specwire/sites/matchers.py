@@ -86,12 +86,24 @@ def embedding(loop: CaptureLoop) -> tuple[Place, str] | Absent | Unrecognised:
 
 
 def endings(loop: CaptureLoop) -> Iterator[tuple[Place, str] | Absent | Unrecognised]:
-    """Each way out at the end of the loop's function, and the states it gives back; or why there is none."""
+    """Each way out of the loop's function, and the states it gives back; or why that is not tapped."""
     function = loop.function
     places = streams.endings(function)
     named = [(place, name) for place in places if (name := streams.returned(place)) and readable(place, "before", name)]
     if named:
-        yield from named
+        given = {name for _, name in named}
+        early = streams.other_endings(function, places)
+        found = {place: name for place in early if (name := streams.returned(place)) in given}
+        found = {place: name for place, name in found.items() if readable(place, "before", name)}
+        yield from sorted((*named, *found.items()), key=lambda each: each[0].lines)
+        for place in early:
+            if place not in found:
+                line = place.lines[0]
+                yield Absent(
+                    function.qualname,
+                    f"an earlier way out gives back other than {' or '.join(sorted(given))} and is not tapped "
+                    f"(line {line}: `{function.source.text(line)}`)",
+                )
     elif by := _by(function):
         yield Absent(function.qualname, f"gives its states back to {by}: it is not the end of the forward")
     else:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import libcst as cst
 
 from specwire.sites.bindings import made_from, readable, sources_of
-from specwire.sites.loops import CaptureLoop, layer_calls
+from specwire.sites.loops import CaptureLoop, layer_calls, layer_names
 from specwire.sites.source import (
     Function,
     Place,
@@ -51,6 +51,8 @@ def stream(loop: CaptureLoop) -> Stream | Unreadable:
     hidden, others = carried[0], carried[1:]
     if loop.index is None:
         return Unreadable("nothing numbers the layers of this loop")
+    if other_way := _captured_otherwise(loop) or _put_off(loop):
+        return Unreadable(other_way)
     for other in others:
         if _summed(loop, hidden, other):
             return Stream(hidden, f", residual={other}")
@@ -104,6 +106,26 @@ def endings(function: Function) -> list[Place]:
     return list(_endings(function, tuple(function.body), (), ()))
 
 
+def other_endings(function: Function, last: list[Place]) -> list[Place]:
+    """The `return`s of this pipeline stage before the end of the function, in file order."""
+    ending = [statement for place in last for statement in place.suite[_index(place) :]]
+    return [
+        place
+        for place in function.places
+        if isinstance(place.statement, cst.SimpleStatementLine)
+        and _is_return(place.statement)
+        and not any(each is statement for each in (place.statement, *place.parents) for statement in ending)
+        and not any(
+            isinstance(parent, cst.If) and _for_other_ranks(parent, place.suites[depth + 1])
+            for depth, parent in enumerate(place.parents)
+        )
+    ]
+
+
+def _index(place: Place) -> int:
+    return next(index for index, each in enumerate(place.suite) if each is place.statement)
+
+
 def returned(place: Place) -> str | None:
     """The first plain name that a `return` at or below the place gives back."""
     for part in descend(place.statement):
@@ -140,6 +162,55 @@ def _targets_of(place: Place, call: cst.Call) -> list[str]:
 
 def _at_or_below(step: Place) -> list[Place]:
     return [place for place in step.function.places if step.statement in (place.statement, *place.parents)]
+
+
+def _captured_otherwise(loop: CaptureLoop) -> str | None:
+    """Why what the loop itself captures is not what its layers hand on: a method of the model makes it of that."""
+    for capture in loop.captures:
+        for call in calls(capture.place.statement) if loop.place.statement in capture.place.parents else ():
+            if isinstance(call.func, cst.Attribute) and dotted(call.func.value) == loop.collected and call.args:
+                made = _made_of(loop, call.args[0].value)
+                helper = next(
+                    (name for each in calls(made) if (name := dotted(each.func) or "").startswith("self.")), None
+                )
+                if helper:
+                    line = capture.place.lines[0]
+                    return (
+                        f"what is captured is made by {helper} (line {line}), not by adding up what the layers hand on"
+                    )
+    return None
+
+
+def _made_of(loop: CaptureLoop, value: cst.BaseExpression) -> cst.BaseExpression:
+    """The expression behind a local of the loop that is bound once there."""
+    made = [
+        made
+        for place in loop.function.places
+        if loop.place.statement in place.parents
+        for targets, made in assigned(place.statement)
+        if isinstance(value, cst.Name) and target_names(targets) == [value.value]
+    ]
+    return made[0] if len(made) == 1 else value
+
+
+def _put_off(loop: CaptureLoop) -> str | None:
+    """Why the states between two layers are not whole: a layer's own module goes into the next one's call."""
+    layers = layer_names(loop.function, loop.place.statement)
+    for place in loop.function.places:
+        if loop.place.statement in place.parents:
+            for targets, value in assigned(place.statement):
+                whole = isinstance(value, cst.Attribute) and dotted(value.value) in layers
+                late = set(target_names(targets)) & {name for call in layer_calls(loop.step) for name in names(call)}
+                if whole and late and _ran_before(loop, place):
+                    return (
+                        f"each layer leaves a part of its work to the next ({min(late)}, line {place.lines[0]}): "
+                        "between them the stream is not whole"
+                    )
+    return None
+
+
+def _ran_before(loop: CaptureLoop, place: Place) -> bool:
+    return loop.step.lines[1] < place.lines[0]
 
 
 def _opaque(loop: CaptureLoop) -> str | Unreadable | None:
