@@ -12,6 +12,7 @@ from specwire.diagnosis.evidence import Evidence
 from specwire.diagnosis.finding import Cause, NotSeen
 from specwire.diagnosis.fits import is_final
 from specwire.diagnosis.hints import listed
+from specwire.diagnosis.target_end import seen_end
 
 FIX = "capture after the layer loop, before the final norm: a loop over layers' inputs cannot give it"
 
@@ -42,7 +43,7 @@ def _by_the_head(evidence: Evidence) -> Cause | None:
 def _by_the_golden(evidence: Evidence) -> Cause | None:
     last, trained, found = evidence.golden.layers, evidence.trained, evidence.found
     if last not in trained:
-        return None
+        return None if evidence.off else _of_the_golden_s_end(evidence)
     slot = trained.index(last)
     if found == tuple(k for k in trained if k != last):
         return Cause(
@@ -73,7 +74,25 @@ def _by_the_golden(evidence: Evidence) -> Cause | None:
     )
 
 
+def _of_the_golden_s_end(evidence: Evidence) -> Cause | None:
+    """What the draft was trained towards, where it is no slot."""
+    end, last = seen_end(evidence), evidence.golden.layers
+    if end is None or end.way != "layer":
+        return None
+    return Cause(
+        "certain",
+        f"every slot is exact, and what the golden calls boundary {last}, after the last layer, is the engine's boundary "
+        f"{end.boundary} in all {end.rows} rows looked at",
+        f"save the output of layer {last - 1}, the last one, as the data's last state: it holds that of layer "
+        f"{end.boundary - 1 if end.boundary else 'none, the embeddings'}",
+        steps=2,
+    )
+
+
 CAUGHT = [
+    Case(
+        "the data's last state, no slot, is one layer early", said={}, golden=lambda golden: {**golden, 12: golden[11]}
+    ),
     Case("a slot short", slots=(3, 7), trained=(3, 7, 12)),
     Case("the last layer's input", slots=(3, 7, 11), trained=(3, 7, 12), dtype="bfloat16"),
     Case(
@@ -84,6 +103,7 @@ CAUGHT = [
     ),
 ]
 CLEAN = [
+    Case("the data's last state is the last layer's", said={}, ranks=2),
     Case("as trained", slots=(3, 7, 12), trained=(3, 7, 12)),
     Case("not trained on it"),
     Case("normed", slots=(3, 7, "final_norm"), trained=(3, 7, 12)),

@@ -8,15 +8,22 @@ Fix: hand on the states as they were in training, before the norm.
 
 from specwire.diagnosis.alterations import one_slot
 from specwire.diagnosis.case import Case
+from specwire.diagnosis.case_world import states_of
 from specwire.diagnosis.evidence import Evidence
 from specwire.diagnosis.finding import Cause, NotSeen
 from specwire.diagnosis.fits import is_final, normed
 from specwire.diagnosis.hints import static_cause
+from specwire.diagnosis.target_end import seen_end
 
 
 def check(evidence: Evidence) -> Cause | None:
     if not evidence.off:
-        return static_cause(evidence, "norm") or _before_fc(evidence) or _of_the_output(evidence)
+        return (
+            static_cause(evidence, "norm")
+            or _before_fc(evidence)
+            or _of_the_output(evidence)
+            or _of_the_golden_s_end(evidence)
+        )
     fix = "hand on the states as training had them: before the norm, or with it if the golden is normed"
     for slot in evidence.off:
         k = evidence.trained[slot]
@@ -73,12 +80,36 @@ def _of_the_output(evidence: Evidence) -> Cause | None:
     )
 
 
+def _of_the_golden_s_end(evidence: Evidence) -> Cause | None:
+    """What the draft was trained towards, where it is no slot."""
+    end = seen_end(evidence)
+    if end is None or end.way != "normed":
+        return None
+    return Cause(
+        "certain",
+        f"every slot is exact, and the golden's boundary {evidence.golden.layers} is the engine's final state, after the "
+        f"norm, in all {end.rows} rows looked at: its data was saved after the norm",
+        "save the stream after the last layer before the final norm (the last of transformers' hidden_states is normed), "
+        "or call it final_norm: whoever norms it once more trains the draft towards other states",
+        steps=2,
+    )
+
+
 def _normed(states, world):
     parts = states.view(len(states), -1, 32)
     return (parts / parts.square().mean(-1, keepdim=True).sqrt() * world["norm_weight"]).flatten(1)
 
 
+def _end_after_the_norm(golden):
+    weight = states_of(seed=0)[0]["norm_weight"]
+    last = golden[12].float()
+    normed = last / last.square().mean(-1, keepdim=True).sqrt() * weight
+    return {**golden, 12: normed.to(golden[12].dtype)}
+
+
 CAUGHT = [
+    Case("the data's last state, no slot, was saved after the norm", said={}, golden=_end_after_the_norm),
+    Case("the same, in bfloat16", said={"logprobs": False}, golden=_end_after_the_norm, dtype="bfloat16"),
     Case("last slot after the final norm", slots=(3, 7, "final_norm"), trained=(3, 7, 12)),
     Case("every slot normed", alter=_normed, dtype="bfloat16"),
     Case("the draft's norms before fc are skipped", draft_run={"norms": "skipped"}),
@@ -87,6 +118,7 @@ CAUGHT = [
 ]
 CLEAN = [
     Case("as trained"),
+    Case("final states that are recorded before the norm", said={"normed": False}),
     Case("norms before fc", draft_run={"norms": "there"}),
     Case("another layer", slots=(2, 6, 9)),
     Case("final states alone", slots=("final_norm",)),

@@ -6,8 +6,9 @@ Fix: gather the states with the index that the token ids were gathered with.
 """
 
 from collections import Counter
+from collections.abc import Sequence
 
-from specwire.diagnosis.alterations import one_row
+from specwire.diagnosis.alterations import one_row, one_slot
 from specwire.diagnosis.case import Case
 from specwire.diagnosis.evidence import Evidence
 from specwire.diagnosis.finding import Cause
@@ -25,24 +26,29 @@ def check(evidence: Evidence) -> Cause | None:
             FIX,
             steps=1,
         )
-    if not evidence.off or not evidence.nearest_rows or not (moved := evidence.moved_rows):
+    if not evidence.off:
+        return None
+    moved = {slot: rows for slot, rows in evidence.moved_rows.items() if not _one_step(evidence, rows)}
+    if not moved:
         return None
     places = evidence.seen.places
-    within = [(row, there) for row, there in moved if there is not None and places[there][0] == places[row][0]]
-    steps = Counter(places[there][1] - places[row][1] for row, there in within)
-    if steps and 2 * steps.most_common(1)[0][1] > len(places):
-        return None  # most rows are off by the same step: a shift
-    row, there = moved[0]
+    slot, ((row, there), *_) = next(iter(moved.items()))
     what = "is zero" if there is None else "holds prompt {}, position {}".format(*places[there])
     return Cause(
         "certain",
-        f"{len(moved)} of {len(places)} rows are not in their place, the others are "
-        "exact; "
-        "prompt {}, position {} ".format(*places[row])
-        + what,
+        f"slots {list(moved)}: {len({row for rows in moved.values() for row, _ in rows})} of {len(places)} rows are not "
+        f"in their place, the others are exact; in slot {slot} prompt {{}}, position {{}} {what}".format(*places[row]),
         FIX,
         steps=2,
     )
+
+
+def _one_step(evidence: Evidence, moved: Sequence[tuple[int, int | None]]) -> bool:
+    """Whether most rows are off by the same step: that is a shift."""
+    places = evidence.seen.places
+    within = [(row, there) for row, there in moved if there is not None and places[there][0] == places[row][0]]
+    steps = Counter(places[there][1] - places[row][1] for row, there in within)
+    return bool(steps) and 2 * steps.most_common(1)[0][1] > len(places)
 
 
 def _swapped(states, world):
@@ -52,14 +58,30 @@ def _swapped(states, world):
     return states
 
 
+def _numbers(rows):
+    import torch
+
+    return torch.arange(len(rows))[:, None]
+
+
+def _each_its_own(states, world):
+    some = one_slot(2, lambda rows: rows * (_numbers(rows) % 3 != 1))(states, world)
+    return one_slot(0, lambda rows: rows.flip(0))(some, world)
+
+
 CAUGHT = [
     Case("two requests in each other's place", alter=_swapped),
     Case("reversed", alter=lambda states, world: states.flip(0)),
     Case("one row of zeros", alter=one_row(3, lambda row: 0 * row), dtype="bfloat16"),
+    Case("zero rows in one slot of three", alter=one_slot(1, lambda rows: rows * (_numbers(rows) % 4 != 2))),
+    Case("one slot's rows reversed", alter=one_slot(2, lambda rows: rows.flip(0)), dtype="bfloat16"),
+    Case("two slots' rows, each in another order", alter=_each_its_own, ranks=2),
     Case("only the last row", alter=lambda states, world: states[-1:]),
 ]
 CLEAN = [
     Case("as trained"),
     Case("shifted", alter=lambda states, world: states.roll(1, 0)),
+    Case("one slot shifted", alter=one_slot(1, lambda rows: rows.roll(1, 0))),
     Case("another layer", slots=(2, 7, 10)),
+    Case("another layer in one slot, noise in another", slots=(3, 6, 10), alter=one_slot(2, lambda rows: 1.1 * rows)),
 ]

@@ -10,11 +10,12 @@ from specwire.diagnosis.case import Case
 from specwire.diagnosis.evidence import Evidence
 from specwire.diagnosis.finding import Cause
 from specwire.diagnosis.sides import target_sites
+from specwire.diagnosis.target_end import seen_end
 from specwire.model_files import language_part
 
 
 def check(evidence: Evidence) -> Cause | None:
-    return _by_size(evidence) or _by_states(evidence) or _in_part(evidence)
+    return _by_size(evidence) or _by_states(evidence) or _in_part(evidence) or _at_the_end(evidence)
 
 
 def _by_size(evidence: Evidence) -> Cause | None:
@@ -75,6 +76,21 @@ def _in_part(evidence: Evidence) -> Cause | None:
     )
 
 
+def _at_the_end(evidence: Evidence) -> Cause | None:
+    """Every slot is exact and the final states are not: a target that is changed behind the last trained layer."""
+    end = None if evidence.off or evidence.slot_count != len(evidence.trained) else seen_end(evidence)
+    if end is None or end.way != "unknown":
+        return None
+    return _cause(
+        evidence,
+        True,
+        f"every slot is exact, and the golden's boundary {evidence.golden.layers} gives the engine's final state in "
+        f"{end.rows - end.failed} of {end.rows} rows alone (off by up to {end.worst:.2g} where {end.bound:.1g} is allowed): "
+        f"the layers behind boundary {max(evidence.trained)} compute something else",
+        steps=7,
+    )
+
+
 def _cause(evidence: Evidence, sure: bool, said: str, steps: int) -> Cause:
     """A last resort, unless the served target's config is known to be another."""
     other = _other_config(evidence)
@@ -109,7 +125,12 @@ def _embeddings(evidence: Evidence) -> str:
     return said.get(_embedding_state(evidence) or "", "")
 
 
+def _otherwise_at_the_end(golden):
+    return {**golden, 12: golden[12] + 0.1 * golden[12].roll(1, 1)}
+
+
 CAUGHT = [
+    Case("only the layers behind the last slot", said={}, golden=_otherwise_at_the_end),
     Case(
         "a target of another size",
         alter=stranger(seed=1),

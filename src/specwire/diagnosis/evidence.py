@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
     from specwire.diagnosis.acceptance import Acceptance
     from specwire.diagnosis.draft_side import DraftSide
+    from specwire.diagnosis.embeddings import Embeddings
     from specwire.diagnosis.self_check import SelfCheck
+    from specwire.diagnosis.target_end import TargetEnd
     from specwire.diagnosis.transcript import Transcript
 
 
@@ -147,6 +149,20 @@ class Evidence:
         return self_check(said, head, layers, captured.index(layers) if layers in captured else None)
 
     @cached_property
+    def end(self) -> TargetEnd:
+        """The golden's last boundary beside the engine's final states; NotSeen when one of them is not there."""
+        from specwire.diagnosis.target_end import target_end
+
+        return target_end(self)
+
+    @cached_property
+    def embeddings(self) -> Embeddings:
+        """The golden's embeddings beside the engine's; NotSeen when one of them is not there."""
+        from specwire.diagnosis.embeddings import embeddings
+
+        return embeddings(self)
+
+    @cached_property
     def acceptance(self) -> Acceptance:
         """How drafts were accepted in this run and in those beside it: a prior, which makes no cause."""
         from specwire.diagnosis.acceptance import acceptance, of_capture
@@ -216,24 +232,32 @@ class Evidence:
             dim=-1
         ).clamp_min(1e-300)
         best = ratio.nan_to_num(nan=float("inf")).min(dim=-1)
-        bound = self.floor(boundary).usual
-        return tuple(int(i) if error <= bound else None for i, error in zip(best.indices, best.values, strict=True))
+        bound, own = self.floor(boundary).usual, ratio.diagonal()
+        return tuple(
+            row if own[row] <= bound else int(there) if error <= bound else None
+            for row, (there, error) in enumerate(zip(best.indices, best.values, strict=True))
+        )
 
     @cached_property
-    def moved_rows(self) -> tuple[tuple[int, int | None], ...] | None:
-        """Sampled rows that are not in their place, with the row that they are instead, or None where they
-        are zero.
+    def lost(self) -> tuple[int, ...]:
+        """Slots that are off and hold no other boundary either."""
+        return tuple(slot for slot in self.off if self.found[slot] is None)
 
-        None as a whole when some row is no row of the golden's at all, or not the same one in every slot.
-        """
+    @cached_property
+    def moved_rows(self) -> Mapping[int, tuple[tuple[int, int | None], ...]]:
+        """Sampled rows that are not in their place, with the row that they are instead, or None where they are zero:
+        of each lost slot whose every row is one of the golden's, or zero."""
+        found = {slot: self._moved(slot) for slot in self.lost if self.nearest_rows}
+        return {slot: moved for slot, moved in found.items() if moved}
+
+    def _moved(self, slot: int) -> tuple[tuple[int, int | None], ...] | None:
         moved: list[tuple[int, int | None]] = []
-        for row in range(len(self.seen.places)):
-            at = {slot[row] for slot in self.nearest_rows if slot}
-            zero = not any(self.captured(slot)[row].any() for slot in range(self.slot_count))
-            if not zero and (len(at) != 1 or None in at):
+        for row, there in enumerate(self.nearest_rows[slot]):
+            zero = not self.captured(slot)[row].any()
+            if there is None and not zero:
                 return None
-            if zero or at != {row}:
-                moved.append((row, None if zero else at.pop()))
+            if zero or there != row:
+                moved.append((row, None if zero else there))
         return tuple(moved)
 
     @property

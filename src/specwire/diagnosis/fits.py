@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from specwire.diagnosis.distance import angle, relative
@@ -9,6 +10,9 @@ from specwire.diagnosis.evidence import Evidence
 
 if TYPE_CHECKING:
     import torch
+
+# Two tokens' rows at one boundary differ by more than this, in relative L2; the same token's in two contexts by less.
+FAR = 0.5
 
 
 def is_final(evidence: Evidence, slot: int) -> bool:
@@ -63,15 +67,16 @@ def normed(evidence: Evidence, slot: int) -> str | None:
     """How a norm lies between a slot and its trained boundary; None when none does."""
     k = evidence.trained[slot]
     states, wanted, bound = evidence.captured(slot), evidence.wanted(k), 2 * evidence.floor(k).usual
-    if _norm_weight(wanted, states, bound):
+    if normed_rows(wanted, states, bound):
         return "each row is the golden's, normed and times one weight per channel"
-    if _norm_weight(states, wanted, bound):
+    if normed_rows(states, wanted, bound):
         return "each golden row is the captured one, normed and times one weight per channel"
     return None
 
 
-def _norm_weight(before: torch.Tensor, after: torch.Tensor, bound: float) -> bool:
-    """Whether `after` is `before` with each row normed and each channel weighted; both are [rows, hidden].
+def normed_rows(before: torch.Tensor, after: torch.Tensor, bound: float) -> bool:
+    """Whether `after` is `before` with each row normed and each channel weighted; both are [rows, hidden], of 8 rows
+    at least.
 
     The weights are fitted to every other row and tested on the rest, so that noise cannot fit itself.
     """
@@ -104,7 +109,7 @@ def off_from(evidence: Evidence) -> int | None:
     """
     places = evidence.seen.places
     bad = {slot: set(evidence.bad_rows(slot)) for slot in evidence.off}
-    if not bad or not all(bad.values()) or evidence.not_finite:
+    if not bad or not all(bad.values()) or evidence.not_finite or another_text(evidence):
         return None
     first = min(places[row][1] for rows in bad.values() for row in rows)
     expected = {row for row, (_, position) in enumerate(places) if position >= first}
@@ -113,6 +118,39 @@ def off_from(evidence: Evidence) -> int | None:
     if not first or not near or any(rows != expected for rows in bad.values()) or len(prompts) < min(first, 2):
         return None
     return first
+
+
+def another_text(evidence: Evidence) -> Mapping[int, int] | None:
+    """The position in each prompt from which on the golden's rows are those of another text; None when they are not.
+
+    From there on every row is off, and the first is as far off as a row of another token is. Rows that only saw
+    something else lie near, and a target with other weights has no right row at all.
+    """
+    places, found = evidence.seen.places, {}
+    if not evidence.off or evidence.not_finite or any(evidence.found[slot] is not None for slot in evidence.off):
+        return None
+    if any(_elsewhere(evidence, slot, row) for slot in evidence.off for row in evidence.bad_rows(slot)):
+        return None
+    for prompt in {prompt for prompt, _ in places}:
+        rows = sorted((position, row) for row, (one, position) in enumerate(places) if one == prompt)
+        off = [any(row in evidence.bad_rows(slot) for slot in evidence.off) for _, row in rows]
+        if not any(off):
+            continue
+        first = off.index(True)
+        if not all(off[first:]) or not all(_far(evidence, slot, rows[first][1]) for slot in evidence.off):
+            return None
+        found[prompt] = rows[first][0]
+    right = any(found.get(prompt, position + 1) > position for prompt, position in places)
+    return found if found and right else None
+
+
+def _elsewhere(evidence: Evidence, slot: int, row: int) -> bool:
+    """Whether a row is the golden's of another place, or zero."""
+    return evidence.nearest_rows[slot][row] is not None or not evidence.captured(slot)[row].any()
+
+
+def _far(evidence: Evidence, slot: int, row: int) -> bool:
+    return evidence.errors(slot, evidence.trained[slot])[row] > FAR
 
 
 def repeated_rows(evidence: Evidence) -> list[tuple[int, int]]:

@@ -40,7 +40,19 @@ def target_parts(evidence: Evidence, rows: int, ranks: int) -> tuple[Part, ...]:
     return (
         Part(name="prefill", unit="rows", seen=rows, of=every, why=of_log),
         Part(name="ranks", unit="ranks", seen=ranks if rows else 0, of=world),
+        _end(evidence),
     )
+
+
+def _end(evidence: Evidence) -> Part:
+    """The golden's last boundary, against the final states, or as a slot of its own."""
+    if evidence.golden.layers in evidence.trained and not evidence.alone:
+        return Part(name="last boundary", unit="slot", seen=1, of=1)
+    try:
+        end = evidence.end
+    except NotSeen as error:
+        return Part(name="last boundary", unit="rows", seen=0, of=None, why=str(error))
+    return Part(name="last boundary", unit="rows", seen=end.rows, of=end.of)
 
 
 def draft_parts(evidence: Evidence) -> tuple[Part, ...]:
