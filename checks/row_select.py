@@ -69,6 +69,10 @@ def _each_its_own(states, world):
     return one_slot(0, lambda rows: rows.flip(0))(some, world)
 
 
+def _on_the_second(rank, states, world):
+    return one_slot(1, lambda rows: rows.flip(0))(states, world) if rank else states
+
+
 CAUGHT = [
     Case("two requests in each other's place", alter=_swapped),
     Case("reversed", alter=lambda states, world: states.flip(0)),
@@ -76,6 +80,7 @@ CAUGHT = [
     Case("zero rows in one slot of three", alter=one_slot(1, lambda rows: rows * (_numbers(rows) % 4 != 2))),
     Case("one slot's rows reversed", alter=one_slot(2, lambda rows: rows.flip(0)), dtype="bfloat16"),
     Case("two slots' rows, each in another order", alter=_each_its_own, ranks=2),
+    Case("rows reversed in one slot, on the second rank", ranks=2, per_rank=_on_the_second),
     Case("only the last row", alter=lambda states, world: states[-1:]),
 ]
 CLEAN = [

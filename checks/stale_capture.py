@@ -28,7 +28,7 @@ def check(evidence: Evidence) -> Cause | None:
             steps=0,
         )
     first, *others = (evidence.captured(slot) for slot in range(evidence.slot_count))
-    if others and all(states.equal(first) for states in others):
+    if others and first.any() and all(states.equal(first) for states in others):
         return Cause(
             "certain",
             f"all slots hold the same bytes, of boundary {evidence.found[0]}, where "

@@ -183,7 +183,8 @@ def _answer(evidence: Evidence, name: str, module: Any) -> Cause | Skipped | Par
         return answer
     # Five values of a row can point at a cause; only widths are beyond doubt without the rest.
     weak = evidence.columns is not None and answer.steps > 0 and answer.confidence == "certain"
-    return replace(answer, id=name, confidence="likely" if weak else answer.confidence)
+    confidence = "likely" if weak else answer.confidence
+    return replace(answer, id=name, confidence=confidence, rank=evidence.odd_rank)
 
 
 def _line(name: str, answer: Cause | Skipped | Partly | None) -> dict[str, str]:

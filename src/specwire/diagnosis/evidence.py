@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Sample:
-    """Some rows, held in memory. `captured` has [rows, slots, hidden] in float32 for each rank whose bytes
-    differ; `distances` is [slots, boundaries, rows], the first rank's relative L2 to every boundary of the
-    golden."""
+    """Some rows, held in memory. `captured` has [rows, slots, hidden] in float32 for each rank whose bytes differ, the
+    one that is looked at first; `distances` is [slots, boundaries, rows], that rank's relative L2 to every boundary of
+    the golden."""
 
     places: tuple[tuple[int, int], ...]
     rows: tuple[tuple[Piece, int], ...]
@@ -88,6 +88,14 @@ class Evidence:
         if not self.width or self.width % self.golden.hidden:
             return 0
         return self.width // self.golden.hidden
+
+    @property
+    def odd_rank(self) -> int | None:
+        """The rank that is looked at in place of the first one, whose rows are right; None when that is the first."""
+        if self.sample is None or not self.ranks:
+            return None
+        rank = next(iter(self.sample.captured))
+        return rank if rank != self.ranks[0] else None
 
     def of_rank(self, rank: int) -> tuple[Piece, ...]:
         """The pieces of one rank that were compared, in the order of `pieces`, which are the first rank's."""
@@ -252,6 +260,8 @@ class Evidence:
 
     def _moved(self, slot: int) -> tuple[tuple[int, int | None], ...] | None:
         moved: list[tuple[int, int | None]] = []
+        if not self.captured(slot).any():
+            return None  # nothing was ever written there: no matter of rows
         for row, there in enumerate(self.nearest_rows[slot]):
             zero = not self.captured(slot)[row].any()
             if there is None and not zero:

@@ -12,7 +12,8 @@ class Cause:
 
     A `last_resort` says that nothing known explains the numbers, and is dropped when something does. `fits`: the rows
     are, within the noise floor, what the evidence says they are. Of two faults at once each names the other:
-    `besides` is the id of the one that has to be undone as well, `of` the boundaries whose rows it was done to.
+    `besides` is the id of the one that has to be undone as well, `of` the boundaries whose rows it was done to. `rank` is the
+    one that was looked at, where the first one's rows are right.
     """
 
     confidence: str
@@ -24,6 +25,7 @@ class Cause:
     fits: bool = False
     besides: str = ""
     of: tuple[int, ...] = ()
+    rank: int | None = None
 
     @property
     def said(self) -> str:
@@ -34,6 +36,7 @@ class Cause:
                 ", and fits within the noise floor" if self.fits and not self.besides else "",
                 f", once {self.besides} is undone as well" if self.besides else "",
                 f", of boundaries {listed(self.of)}" if self.of else "",
+                "" if self.rank is None else f" (on rank {self.rank}; the rows of the first rank are right)",
             )
         )
 

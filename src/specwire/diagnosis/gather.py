@@ -11,6 +11,7 @@ from specwire.diagnosis.align import Piece, align, asked_of_the_target
 from specwire.diagnosis.compare import Comparison, compare, locate, matched_ranks
 from specwire.diagnosis.context import Context
 from specwire.diagnosis.evidence import Evidence, Sample
+from specwire.diagnosis.noise import Floor, floor
 from specwire.goldens.golden import Golden
 from specwire.goldens.none import NoGolden
 
@@ -29,13 +30,15 @@ def gather(golden: Golden | NoGolden, capture: Capture, context: Context) -> Evi
     comparison = None
     if slots == len(golden.trained) and all(golden.has(f"boundary.{k}") for k in golden.trained):
         comparison = compare(by_rank, golden, golden.trained, golden.hidden)
-    sample = _sample(golden, by_rank, slots, comparison) if lead and slots and golden.boundaries else None
+    dtype = lead[0].event.dtype if lead else golden.dtype
+    floors = [floor(golden, dtype, k) for k in golden.trained] if comparison else []
+    sample = _sample(golden, by_rank, slots, comparison, floors) if lead and slots and golden.boundaries else None
     return Evidence(
         golden=golden,
         context=context,
         site=site,
         width=lead[0].event.width if lead else None,
-        dtype=lead[0].event.dtype if lead else golden.dtype,
+        dtype=dtype,
         sample=sample,
         capture=capture,
         by_rank={rank: tuple(own) for rank, own in by_rank.items()},
@@ -81,14 +84,21 @@ def _one_width(pieces: Iterable[Piece], trained: int) -> tuple[list[Piece], list
 
 
 def _sample(
-    golden: Golden, by_rank: Mapping[int, Sequence[Piece]], slots: int, comparison: Comparison | None
+    golden: Golden,
+    by_rank: Mapping[int, Sequence[Piece]],
+    slots: int,
+    comparison: Comparison | None,
+    floors: Sequence[Floor],
 ) -> Sample:
+    """The rank that is looked at closely comes first: the first one, unless its rows are right and another's are not."""
     import torch
 
     ranks = list(comparison.squares) if comparison else list(by_rank)
+    if comparison and (odd := _odd_rank(comparison, floors)) is not None:
+        ranks.insert(0, ranks.pop(ranks.index(odd)))
     lead_pieces = by_rank[ranks[0]]
     limit = max(8, min(SAMPLE_ROWS, SAMPLE_ELEMENTS // (slots * golden.hidden)))
-    chosen = _choose(sum(piece.count for piece in lead_pieces), limit, comparison)
+    chosen = _choose(sum(piece.count for piece in lead_pieces), limit, comparison, ranks[0])
     lead = [locate(lead_pieces, row) for row in chosen]
     where = tuple((piece.prompt, piece.position + index) for piece, index in lead)
     captured = {
@@ -110,13 +120,22 @@ def _sample(
     return Sample(where, tuple(lead), captured, golden.boundaries, distances)
 
 
-def _choose(count: int, limit: int, comparison: Comparison | None) -> list[int]:
+def _odd_rank(comparison: Comparison, floors: Sequence[Floor]) -> int | None:
+    """The first rank with rows that are off, when the first of all has none."""
+    off = [
+        any(not floor.allows(errors) for floor, errors in zip(floors, squares.errors.T.tolist(), strict=True))
+        for squares in comparison.squares.values()
+    ]
+    return list(comparison.squares)[off.index(True)] if True in off[1:] and not off[0] else None
+
+
+def _choose(count: int, limit: int, comparison: Comparison | None, rank: int) -> list[int]:
     """At most `limit` of `count` rows, spread out; half of the room goes to those that are furthest off."""
     if count <= limit:
         return list(range(count))
     worst: list[int] = []
     if comparison:
-        errors = next(iter(comparison.squares.values())).errors.nan_to_num(nan=float("inf")).max(dim=-1).values
+        errors = comparison.of_rank(rank).errors.nan_to_num(nan=float("inf")).max(dim=-1).values
         worst = errors.topk(limit // 2).indices.tolist()
     room = limit - len(worst)
     return sorted({*worst, *(round(i * (count - 1) / (room - 1)) for i in range(room))})

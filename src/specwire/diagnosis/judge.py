@@ -105,7 +105,7 @@ def _by_rows(evidence: Evidence, found: Slot) -> Slot:
         top = int(errors.argmax())
         if worst is None or errors[top] > worst[2]:
             worst = rank, top, float(errors[top])
-    first = evidence.comparison.of_rank(evidence.pieces[0].event.rank)
+    first = evidence.comparison.of_rank(next(iter(evidence.seen.captured)))
     total = len(first.difference)
     found = replace(
         found,
