@@ -436,6 +436,7 @@ def test_metadata_that_no_tap_writes_is_refused(about, golden: Path, folder: Pat
 @pytest.mark.parametrize(
     "tensors",
     [
+        {},
         {"extend_seq_lens": torch.tensor([-3, 9])},
         {"extend_seq_lens": torch.tensor([99])},
         {"extend_prefix_lens": torch.tensor([-1])},
@@ -444,6 +445,9 @@ def test_metadata_that_no_tap_writes_is_refused(about, golden: Path, folder: Pat
         {"positions": torch.tensor([0.5])},
         {"token_ids": torch.tensor([[1, 2]])},
         {"positions": torch.arange(99)},
+        {"positions": torch.arange(4)},
+        {"extend_prefix_lens": torch.tensor([0.0])},
+        {"token_ids": torch.arange(7)},
     ],
 )
 def test_batch_context_that_makes_no_sense_never_matches_and_never_crashes(tensors, golden: Path, folder: Path) -> None:
@@ -457,7 +461,10 @@ def test_batch_context_that_makes_no_sense_never_matches_and_never_crashes(tenso
         "extend_prefix_lens": torch.tensor([0]),
     }
     write_event(folder, 0, 0, "draft-input", whole | tensors)
-    assert check_capture(golden, folder)["verdict"] != "match"
+    write_batch(folder, 0, 1, [(PROMPTS[1], 0, len(PROMPTS[1]))], [concat(STATES[1], SLOTS)])
+    document = check_capture(golden, folder)
+    assert document["verdict"] == ("inconclusive" if tensors else "match"), document["why"]
+    assert len(document["notes"]) == bool(tensors)
 
 
 def test_rows_that_look_alike_show_no_order(tmp_path: Path, folder: Path) -> None:

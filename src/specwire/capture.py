@@ -84,11 +84,21 @@ class Event:
         return self._integers("positions")
 
     @cached_property
+    def lengths(self) -> array | None:
+        """Rows of each request of a prefill; None if not recorded."""
+        return self._integers("extend_seq_lens")
+
+    @cached_property
+    def prefixes(self) -> array | None:
+        """Tokens cached before each request's rows; None if not recorded."""
+        return self._integers("extend_prefix_lens")
+
+    @cached_property
     def requests(self) -> list[tuple[int, int, int | None]]:
         """The batch's requests: (first row, rows, tokens cached before them, None if not recorded)."""
         if self.shard is not None:
             return []  # which of its rows is which token's cannot be told
-        lengths, prefixes = self._integers("extend_seq_lens"), self._integers("extend_prefix_lens")
+        lengths, prefixes = self.lengths, self.prefixes
         if lengths:
             known = prefixes if prefixes and len(prefixes) == len(lengths) else [None] * len(lengths)
             starts = [sum(lengths[:i]) for i in range(len(lengths))]

@@ -28,6 +28,8 @@ from specwire.trees.tree import Tree
 if TYPE_CHECKING:
     from specwire.engine.run import EngineFailed, EngineResult, RunDriver
 
+DUMP = "hidden-state-dump"
+
 
 @dataclass(frozen=True)
 class Job:
@@ -165,9 +167,10 @@ def _seen_before(job: Job) -> str:
 
 
 def patched_view(job: Job, where: Path, progress: Progress) -> Path:
-    """An overlay of the job's tree with the taps in it."""
+    """An overlay of the job's tree with the taps in it: the chosen ones, or all of `debug` and, where the release's loop
+    can be read, the dump, whose last boundaries tell what a golden's end is."""
     names = surgery.chosen(job.probes, ())
-    outcome = surgery.plan_apply(job.tree, names, progress)
+    outcome = surgery.plan_apply(job.tree, names if job.probes else [*names, DUMP], progress)
     failed = [site for site in outcome.sites if site.state in ("failed", "edited")]
     if outcome.exit_code == FAULT:
         bad = failed[0]
@@ -196,9 +199,9 @@ def _run_engine(
     make_private(captures)
     prompts = _prompts(job)
     together = job.batches or [(number,) for number in range(len(prompts))]
-    # For the self-check the last boundary is enough; whoever asks for the dump wants what he asked for.
-    chosen = job.golden or "hidden-state-dump" in job.probes or "EAGLE3_CAPTURE_BOUNDARIES" in os.environ
-    boundaries = {} if chosen else {"EAGLE3_CAPTURE_BOUNDARIES": str(_layers(job))}
+    # The golden's end needs the last two boundaries alone; whoever asks for the dump wants what he asked for.
+    chosen = DUMP in job.probes or "EAGLE3_CAPTURE_BOUNDARIES" in os.environ
+    boundaries = {} if chosen else {"EAGLE3_CAPTURE_BOUNDARIES": f"{_layers(job) - 1},{_layers(job)}"}
     result = run_engine(
         view,
         job.target,

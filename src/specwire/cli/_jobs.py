@@ -52,7 +52,7 @@ def job_options(function: Callable[..., Any]) -> Callable[..., Any]:
                 "names",
                 multiple=True,
                 metavar="NAME",
-                help="Tap with this probe [default: all debug probes].",
+                help="Tap with this probe [default: all debug probes, and hidden-state-dump for the last two boundaries].",
             ),
             click.option(
                 "--timeout",

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import click
 
 from specwire.cli import _jobs as jobs
@@ -36,7 +38,10 @@ def command(out, as_json, quiet, **job):
     with jobs.place_for(out) as place:
         verify.check_job(found)
         with Shown(quiet, first_after=0.0) as progress:
-            tapped = surgery.status(found.tree).result == "applied"
+            status = surgery.status(found.tree)
+            tapped = status.result == "applied"
+            if tapped:  # then the tree's taps are those that were chosen
+                found = replace(found, probes=tuple({site.probe for site in status.sites if site.state == "applied"}))
             view = found.tree.root if tapped else verify.patched_view(found, place / "tree", progress)
             record = verify.run_record(found, place, verify.run(found, view, place, progress))
     if as_json:

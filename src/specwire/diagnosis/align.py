@@ -73,6 +73,9 @@ def _align(events: Sequence[Event], golden: Golden, shift: int, asked: Mapping[i
     strange: list[str] = []
     odd: list[str] = []
     for event in events:
+        if odd_context := _odd_context(event):
+            strange.append(f"{event}: {odd_context}")
+            continue
         for first, rows, prefix in event.requests:
             own = asked.get(id(event))
             piece = _place(
@@ -90,6 +93,28 @@ def _align(events: Sequence[Event], golden: Golden, shift: int, asked: Mapping[i
                     f"{piece.position} on"
                 )
     return Alignment(tuple(pieces), tuple(strange), tuple(odd), shift)
+
+
+def _odd_context(event: Event) -> str:
+    """What of the batch's recorded context makes no sense, so that no row's place can be told by it; else empty.
+
+    Context that was not recorded is no contradiction. Positions of images are recorded as [3, rows].
+    """
+    file, rows = event.file, event.rows
+    for name, dimensions in (("token_ids", 1), ("extend_seq_lens", 1), ("extend_prefix_lens", 1), ("positions", 2)):
+        entry = file.tensors.get(name)
+        if entry and (entry.dtype not in ("I64", "I32") or not 1 <= len(entry.shape) <= dimensions):
+            return f"{name} is {entry.dtype} {list(entry.shape)}, not whole numbers, one for each row or request"
+    lengths = file.tensors.get("extend_seq_lens")
+    if lengths and (not event.lengths or min(event.lengths) <= 0):
+        return f"extend_seq_lens is {list(event.lengths or ())}, for {rows} rows"
+    if event.prefixes and min(event.prefixes) < 0:
+        return f"extend_prefix_lens is {list(event.prefixes)}"
+    asked = max(rows, sum(event.lengths or ()))  # an engine that keeps the last row alone still asked for all
+    for name, values in (("token_ids", event.token_ids), ("positions", event.positions)):
+        if values and len(values) not in (rows, asked):
+            return f"{len(values)} {name} for {asked} rows"
+    return ""
 
 
 def _place(
