@@ -127,8 +127,9 @@ def decoding(cycles: Sequence[Cycle], begin: float, end: float) -> float:
     )
 
 
-def acceptance(lengths: Iterable[int]) -> dict[str, Any] | None:
-    """From tokens per request and cycle, bonus token counted: their mean, and how often each position held.
+def acceptance(lengths: Iterable[int] | Mapping[int, int]) -> dict[str, Any] | None:
+    """From tokens per request and cycle, bonus token counted, or how often each number of them came: their mean, and how
+    often each position held.
 
     `by_position[i]` is the share of cycles in which draft token i+1, and so all before it, was accepted.
     """

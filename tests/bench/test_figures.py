@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specwire.bench.client import Answer
+from specwire.bench.client import Answer, Counters
 from specwire.bench.compare import accepted, comparisons, rate, slowest
 from specwire.bench.measure import engine_acceptance, figures
 from specwire.bench.run import exit_code
@@ -80,7 +80,7 @@ def test_acceptance_by_position():
 
 
 def answer(sent, arrivals, meta=None, error=None):
-    return Answer(sent, arrivals, arrivals[-1][0], arrivals[-1][1], "hash", meta or {}, error)
+    return Answer(sent, arrivals, arrivals[-1][0], arrivals[-1][1], "hash", meta or Counters(), error)
 
 
 def test_figures_of_a_run():
@@ -104,13 +104,17 @@ def test_failed_requests_are_counted_and_not_averaged():
 
 
 def test_acceptance_from_the_engines_counters():
-    new = {"spec_verify_ct": 4, "completion_tokens": 10, "spec_correct_drafts_histogram": [1, 1, 2]}
-    old = {"spec_verify_ct": 4, "completion_tokens": 9}
+    new, old = Counters(tokens=10, verifies=4, histogram=(1, 1, 2)), Counters(tokens=9, verifies=4)
     assert engine_acceptance([answer(0, [(1, 1)], new)]) | {} == {
         "cycles": 4, "length": 2.25, "by_position": [0.75, 0.5], "histogram": {"1": 1, "2": 1, "3": 2}, "engine_length": 2.5, "by": "spec histogram",
     }  # fmt: skip
     assert engine_acceptance([answer(0, [(1, 1)], old)])["length"] == 2.0
-    assert engine_acceptance([answer(0, [(1, 1)], {})]) is None
+    assert engine_acceptance([answer(0, [(1, 1)], Counters())]) is None
+
+
+def test_counters_that_would_take_for_ever_to_count_one_by_one():
+    found = engine_acceptance([answer(0, [(1, 1)], Counters(tokens=4, verifies=1, histogram=(0, 1 << 39, 0, 0)))])
+    assert (found["cycles"], found["length"], found["by_position"]) == (1 << 39, 2.0, [1.0])
 
 
 def test_acceptance_over_all_runs():

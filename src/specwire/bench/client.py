@@ -9,6 +9,7 @@ count and time below is read from the engine's `meta_info`, so this client is it
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import json
 import random
@@ -17,7 +18,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from specwire.bench.http import Address, ServerSays, post_lines
+from specwire.bench.http import LINE_LIMIT, Address, ServerSays, post_lines, shown
+from specwire.errors import shortened
+
+OVERSHOOT = 128  # tokens beyond those asked for: a release may count a last verify's whole
+LINES_PER_TOKEN, SPARE_LINES = 16, 4096  # events, comments and the blank lines between them
+POSITIONS = 1024  # drafted tokens of one verify, many times over
+COUNT_LIMIT = 1 << 40
+TOKENS_PER_SILENCE = 10  # a whole answer may take so much longer: silence for each ten tokens, and for the first
 
 
 @dataclass(frozen=True)
@@ -48,8 +56,19 @@ class Answer:
     done: float = 0.0
     tokens: int = 0
     output: str = ""
-    meta: dict[str, Any] = field(default_factory=dict)
+    counters: Counters = field(default_factory=lambda: Counters())
     error: str | None = None
+    unsent: bool = False
+
+
+@dataclass(frozen=True)
+class Counters:
+    """The engine's own counts of one request, from its `meta_info`: `histogram[k]` verifies accepted k drafted tokens."""
+
+    tokens: int = 0
+    verifies: int = 0
+    histogram: tuple[int, ...] = ()
+    finish: str = ""
 
 
 async def run_load(
@@ -63,13 +82,17 @@ async def run_load(
 ) -> list[Answer]:
     """Send every prompt once, as the load says, and wait for all answers, in the prompts' order.
 
-    A request that hears nothing for `silence` seconds is given up. `alive` is asked all the while; once it
-    says why the server is dead, what is unanswered has that for its error.
+    A request that gets no token for `silence` seconds is given up, and no further one is sent: the run has failed.
+    `alive` is asked all the while; once it says why the server is dead, what is unanswered has that for its error.
     """
     answers: list[Answer | None] = [None] * len(prompts)
+    failed = False
 
     async def one(number: int) -> None:
-        answers[number] = await _request(address, prompts[number], silence)
+        nonlocal failed
+        if not failed:
+            answer = answers[number] = await _request(address, prompts[number], silence)
+            failed = failed or answer.error is not None
 
     closed = load.kind == "closed"
     sending = asyncio.create_task(
@@ -84,7 +107,8 @@ async def run_load(
         await asyncio.gather(sending, return_exceptions=True)
     else:
         sending.result()
-    return [answer or Answer(sent=time.monotonic(), error=death or "never sent") for answer in answers]
+    unsent = death or "not sent: an earlier request had failed"
+    return [answer or Answer(sent=time.monotonic(), error=unsent, unsent=death is None) for answer in answers]
 
 
 async def _closed(one, count: int, at_a_time: int) -> None:
@@ -115,31 +139,107 @@ async def _request(address: Address, prompt: Prompt, silence: float) -> Answer:
     }
     answer = Answer(sent=time.monotonic())
     output = _Output()
+    clock = asyncio.get_running_loop().time
+    last = clock() + silence * (1 + prompt.new_tokens / TOKENS_PER_SILENCE)
+    lines = LINES_PER_TOKEN * prompt.new_tokens + SPARE_LINES
     try:
-        async for line in post_lines(address, "/generate", body, silence):
-            now = time.monotonic()
-            if line.startswith(b"data:") and line[5:].strip() != b"[DONE]":
-                _take(answer, output, json.loads(line[5:]), now)
+        async with (
+            asyncio.timeout_at(clock() + silence) as patience,
+            contextlib.aclosing(post_lines(address, "/generate", body)) as events,
+        ):
+            async for line in events:
+                now = time.monotonic()
+                lines -= 1
+                if lines < 0:
+                    raise ServerSays(f"floods: more lines than {prompt.new_tokens} tokens have events")
+                if line.startswith(b"data:") and line[5:].strip() != b"[DONE]":
+                    before = answer.tokens
+                    _take(answer, output, _event(line[5:]), now)
+                    if answer.tokens > prompt.new_tokens + OVERSHOOT:
+                        raise ServerSays(f"lies: {answer.tokens:,} tokens where {prompt.new_tokens} were asked for")
+                    if answer.tokens > before:  # only a token is a sign of life: comments keep nobody waiting
+                        patience.reschedule(min(last, clock() + silence))
+        answer.output = output.digest()
     except TimeoutError:
-        answer.error = f"hangs: silent for {silence:g} s after {answer.tokens} tokens"
-    except (OSError, ServerSays, asyncio.IncompleteReadError, ValueError) as error:
-        answer.error = f"{error}" if isinstance(error, ServerSays) else f"{type(error).__name__}: {error}"
+        dripping = clock() >= last
+        answer.error = (
+            f"drips: {answer.tokens} of {prompt.new_tokens} tokens in {time.monotonic() - answer.sent:.0f} s"
+            if dripping
+            else f"hangs: silent for {silence:g} s after {answer.tokens} tokens"
+        )
+    except ServerSays as says:
+        answer.error = f"{says}"
+    except OSError as error:
+        answer.error = f"{type(error).__name__}: {error}"
     answer.done = answer.arrivals[-1][0] if answer.arrivals else time.monotonic()
-    answer.output = output.digest()
     if answer.error is None and answer.tokens < prompt.new_tokens:
-        answer.error = f"ended after {answer.tokens} of {prompt.new_tokens} tokens: {answer.meta.get('finish_reason')}"
+        answer.error = (
+            f"ended after {answer.tokens} of {prompt.new_tokens} tokens: {answer.counters.finish or 'no reason given'}"
+        )
     return answer
 
 
-def _take(answer: Answer, output: _Output, event: dict[str, Any], now: float) -> None:
+@dataclass(frozen=True)
+class _Event:
+    """One event of a stream, its kinds checked."""
+
+    counters: Counters | None
+    ids: list[Any]
+    text: str
+
+
+def _event(data: bytes) -> _Event:
+    """Raises ServerSays for an event that reports an error, or is of a kind that the engine never sends."""
+    try:
+        event = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise ServerSays(f"sent an event that is no JSON ({shown(str(error))}): {shown(repr(data[:80]))}") from error
+    if not isinstance(event, dict):
+        raise ServerSays(f"sent an event that is no object: {shown(shortened(event))}")
     if "error" in event:
-        raise ServerSays(f"the server reports: {json.dumps(event['error'])[:300]}")
-    meta = event.get("meta_info") or {}
-    tokens = int(meta.get("completion_tokens", 0))
+        raise ServerSays(f"the server reports: {shown(shortened(event['error']))}")
+    return _Event(
+        _counters(_kind(event, "meta_info", dict)),
+        _kind(event, "output_ids", list) or [],
+        _kind(event, "text", str) or "",
+    )
+
+
+def _counters(meta: dict[str, Any] | None) -> Counters | None:
+    if not meta:
+        return None
+    names = ("spec_correct_drafts_histogram", "spec_accept_histogram")  # counts by accepted draft tokens
+    histogram = next((found for name in names if (found := _kind(meta, name, list))), [])
+    if len(histogram) > POSITIONS:
+        raise ServerSays(f"sent a histogram of {len(histogram):,} positions")
+    reason = meta.get("finish_reason")
+    return Counters(
+        _count(meta.get("completion_tokens", 0), "completion_tokens"),
+        _count(meta.get("spec_verify_ct") or 0, "spec_verify_ct"),
+        tuple(_count(each, "histogram") for each in histogram),
+        shown(shortened(reason)) if reason else "",
+    )
+
+
+def _kind(holder: dict[str, Any], name: str, kind: type) -> Any:
+    value = holder.get(name)
+    if value is not None and not isinstance(value, kind):
+        raise ServerSays(f"sent {name} that is no {kind.__name__}: {shown(shortened(value))}")
+    return value
+
+
+def _count(value: Any, name: str) -> int:
+    if type(value) is not int or not 0 <= value < COUNT_LIMIT:
+        raise ServerSays(f"sent {name} that is no count: {shown(shortened(value))}")
+    return value
+
+
+def _take(answer: Answer, output: _Output, event: _Event, now: float) -> None:
+    tokens = event.counters.tokens if event.counters else 0
     if tokens > answer.tokens:
         answer.tokens = tokens
         answer.arrivals.append((now, tokens))
-    answer.meta = meta or answer.meta
+    answer.counters = event.counters or answer.counters
     output.take(event, tokens)
 
 
@@ -147,16 +247,22 @@ class _Output:
     """What was generated, whether the server streams it whole or piece by piece; kept as a hash in the end."""
 
     def __init__(self) -> None:
-        self.ids: list[int] = []
+        self.ids: list[Any] = []
         self.text = ""
 
-    def take(self, event: dict[str, Any], tokens: int) -> None:
-        ids = event.get("output_ids")
-        if ids:
-            self.ids = ids if len(ids) >= tokens else [*self.ids, *ids]
-        elif text := event.get("text"):
-            self.text = text if text.startswith(self.text) else self.text + text
+    def take(self, event: _Event, tokens: int) -> None:
+        if event.ids:
+            self.ids = event.ids if len(event.ids) >= tokens else [*self.ids, *event.ids]
+        elif event.text:
+            self.text = event.text if event.text.startswith(self.text) else self.text + event.text
+        if max(8 * len(self.ids), len(self.text)) > LINE_LIMIT:
+            raise ServerSays(f"sent more than {LINE_LIMIT:,} bytes of answer")
 
     def digest(self) -> str:
+        """Raises ServerSays when what came is no list of token ids."""
+        if not all(type(each) is int for each in self.ids):
+            raise ServerSays(f"sent output_ids that are no token ids: {shown(shortened(self.ids))}")
         told = json.dumps(self.ids) if self.ids else self.text
-        return hashlib.sha256(told.encode()).hexdigest()[:16]
+        return hashlib.sha256(told.encode("utf-8", "surrogatepass")).hexdigest()[
+            :16
+        ]  # half a character is the server's

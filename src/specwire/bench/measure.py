@@ -10,8 +10,6 @@ from specwire.bench.client import Answer
 from specwire.bench.statistics import mean, rounded, spread
 from specwire.profile import acceptance
 
-_HISTOGRAMS = ("spec_correct_drafts_histogram", "spec_accept_histogram")  # counts by accepted draft tokens
-
 
 def figures(answers: Sequence[Answer]) -> dict[str, Any]:
     """One run's figures. Times in milliseconds, rates per second of the time from first sent to last done.
@@ -55,18 +53,18 @@ def engine_acceptance(answers: Sequence[Answer]) -> dict[str, Any] | None:
     `length` counts the bonus token: tokens that one verify of the target yields. `engine_length` is the
     engine's figure, which also counts the token that the prefill yields.
     """
-    metas = [answer.meta for answer in answers if answer.meta.get("spec_verify_ct")]
-    if not metas:
+    told_of = [answer.counters for answer in answers if answer.counters.verifies]
+    if not told_of:
         return None
-    verifies = sum(int(meta["spec_verify_ct"]) for meta in metas)
-    tokens = sum(int(meta["completion_tokens"]) for meta in metas)
-    counts = Counter()
-    for meta in metas:
-        for drafts, count in enumerate(next((meta[name] for name in _HISTOGRAMS if meta.get(name)), ())):
-            counts[drafts + 1] += int(count)
-    told = acceptance(counts.elements()) or {
+    verifies = sum(each.verifies for each in told_of)
+    tokens = sum(each.tokens for each in told_of)
+    counts: Counter[int] = Counter()
+    for each in told_of:
+        for drafts, count in enumerate(each.histogram):
+            counts[drafts + 1] += count
+    told = acceptance(+counts) or {
         "cycles": verifies,
-        "length": rounded((tokens - len(metas)) / verifies),
+        "length": rounded((tokens - len(told_of)) / verifies),
         "by_position": None,
     }
     return {

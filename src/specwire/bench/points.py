@@ -6,6 +6,7 @@ import asyncio
 import os
 import shutil
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from specwire.bench.client import Answer, Load, Prompt, run_load
+from specwire.bench.http import shown
 from specwire.bench.measure import figures
 from specwire.bench.server import (
     Patience,
@@ -26,6 +28,7 @@ from specwire.bench.server import (
     running,
     server_info,
 )
+from specwire.bench.statistics import rounded
 from specwire.engine.arguments import CPU_KERNELS
 from specwire.engine.log import last_error
 from specwire.errors import SpecwireError
@@ -69,6 +72,7 @@ class Workload:
     loads: tuple[tuple[Load, int], ...]
     repeats: int
     seed: int
+    patience: Patience = Patience()
 
     @property
     def most_tokens(self) -> int:
@@ -87,7 +91,6 @@ class Stand:
     device: str
     python: str
     profiled: bool
-    patience: Patience = Patience()
 
 
 def measure(
@@ -100,7 +103,7 @@ def measure(
 ) -> dict[str, Any]:
     """The point's record: how it was started, its figures by load, and `state` with `error` when it failed.
 
-    Never raises for what a server does; `folder` keeps its log, job and profile.
+    Never raises for what a server or a file of the point does; `folder` keeps its log, job and profile.
     """
     make_private(folder)
     shutil.rmtree(folder / "profile", ignore_errors=True)  # an earlier run's
@@ -115,14 +118,18 @@ def measure(
     try:
         plan = _plan(stand, setting, workload, folder) if setting.url is None else None
         record |= _how(plan, setting)
-        with running(plan, stand.patience, say) if plan else nullcontext(existing(setting.url)) as server:
+        with running(plan, workload.patience, say) if plan else nullcontext(existing(setting.url)) as server:
             record |= {"boot_seconds": server.boot_seconds, "engine": _engine(server)}
-            patience = stand.patience if stand else Patience()
-            _loaded(server, workload, patience, say, enough, record["loads"])
+            _loaded(server, workload, say, enough, record["loads"])
             if stand and stand.profiled and plan:
                 time.sleep(_UNTIL_WRITTEN)
     except ServerFailed as failed:
         record |= {"state": "failed", "error": _told(failed)}
+    except Exception as error:  # whatever it is, the other points are measured
+        if not isinstance(error, (SpecwireError, OSError)):
+            traceback.print_exc()
+        why = str(error) if isinstance(error, SpecwireError) else f"{type(error).__name__}: {error}"
+        record |= {"state": "failed", "error": {"stage": "preparation", "why": why, "log": None, "last_error": None}}
     if stand and stand.profiled and setting.url is None:
         _add_profile(record, folder / "profile")
     return record | {"warnings": list(_warnings(record))}
@@ -197,23 +204,30 @@ def _engine(server: Server) -> dict[str, Any]:
         "disable_cuda_graph",
         "tp_size",
     )
-    return {name: info[name] for name in kept if name in info}
+    return {name: value for name in kept if name in info and (value := _plain(info[name])) is not None}
 
 
-def _loaded(
-    server: Server, workload: Workload, patience: Patience, say: Say, enough: Enough, loads: list[dict[str, Any]]
-) -> None:
+def _plain(value: Any) -> Any:
+    """What a server says of itself, if it is a word or a number that a result can hold; None otherwise."""
+    if isinstance(value, str):
+        return shown(value)
+    if isinstance(value, float):
+        return rounded(value, 12)
+    return value if type(value) in (bool, int) and abs(value) < 1 << 53 else None
+
+
+def _loaded(server: Server, workload: Workload, say: Say, enough: Enough, loads: list[dict[str, Any]]) -> None:
     """Fill `loads` run by run, so that what was measured before a failure is kept. Raises ServerFailed."""
     widest = max((load for load, _ in workload.loads), key=lambda load: load.value if load.kind == "closed" else 0)
     say("warming up")
-    _send(server, workload.warm_up, widest, 0, patience, "warm-up")
+    _send(server, workload.warm_up, widest, 0, workload.patience, "warm-up")
     for load, count in workload.loads:
         record: dict[str, Any] = {"kind": load.kind, "value": load.value, "runs": [], "stopped_early": False}
         loads.append(record)
         for repeat in range(workload.repeats):
             say(f"{load}, run {repeat + 1} of {workload.repeats}")
             flushed = flush_cache(server.address)
-            answers = _send(server, workload.prompts[:count], load, workload.seed + repeat, patience, "load")
+            answers = _send(server, workload.prompts[:count], load, workload.seed + repeat, workload.patience, "load")
             record["runs"].append({**figures(answers), "flushed": flushed})
             record["server_length"] = _server_length(server)
             if enough(record["runs"]):
@@ -227,11 +241,12 @@ def _send(
     answers = asyncio.run(
         run_load(server.address, prompts, load, seed=seed, silence=patience.silent_request, alive=server.failure)
     )
-    errors = [answer.error for answer in answers if answer.error]
+    sent = [answer for answer in answers if not answer.unsent]
+    errors = [answer.error for answer in sent if answer.error]
     if errors:
         died = server.failure(wait=2.0)
         raise ServerFailed(
-            stage, died or f"{len(errors)} of {len(answers)} requests failed, the first with: {errors[0]}", server.log
+            stage, died or f"{len(errors)} of {len(sent)} requests failed, the first with: {errors[0]}", server.log
         )
     return answers
 
@@ -240,7 +255,8 @@ def _server_length(server: Server) -> float | None:
     """The engine's own running average of accepted length, of all that it has served."""
     states = server_info(server.address).get("internal_states")
     state = states[0] if isinstance(states, list) and states and isinstance(states[0], dict) else {}
-    return state.get("avg_spec_accept_length")
+    length = state.get("avg_spec_accept_length")
+    return rounded(float(length)) if type(length) in (int, float) and abs(length) < 1e9 else None
 
 
 def _add_profile(record: dict[str, Any], folder: Path) -> None:

@@ -50,12 +50,12 @@ def repeated(prompts: Sequence[Prompt], count: int) -> list[Prompt]:
 def _content(line: str, where: str) -> tuple[int, ...] | str:
     try:
         value = json.loads(line)
-    except ValueError as error:
-        raise SpecwireError(f"{where}: not JSON ({error})") from error
+    except (ValueError, RecursionError) as error:
+        raise SpecwireError(f"{where}: not JSON ({str(error)[:200]})") from error
     if isinstance(value, dict):
         value = next((value[key] for key in ("token_ids", "input_ids", "text", "prompt") if key in value), None)
     if isinstance(value, str) and value:
         return value
-    if isinstance(value, list) and value and all(type(each) is int and each >= 0 for each in value):
+    if isinstance(value, list) and value and all(type(each) is int and 0 <= each < 1 << 31 for each in value):
         return tuple(value)
     raise SpecwireError(f"{where}: no prompt: wanted a non-empty text, or a list of token ids")

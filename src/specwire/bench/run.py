@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -22,17 +22,34 @@ PROBE = "worker-profile"
 
 
 def bench(
-    stand: Stand | None, settings: Sequence[Setting], workload: Workload, boots: int, out: Path, say: Say
+    stand: Stand | None,
+    settings: Sequence[Setting],
+    workload: Workload,
+    boots: int,
+    out: Path,
+    say: Say,
+    keep: Callable[[dict[str, Any]], None] = lambda document: None,
 ) -> dict[str, Any]:
-    """The points' records and what they come to. With several boots the settings take turns, and runs are pooled."""
+    """The points' records and what they come to. With several boots the settings take turns, and runs are pooled.
+
+    `keep` gets the document after each point, so that a stop costs one.
+    """
     points: list[dict[str, Any]] = []
+    document: dict[str, Any] = {}
     for boot in range(boots):
         for number, setting in enumerate(settings):
             where = f"{setting.name}, boot {boot + 1} of {boots}: " if boots > 1 else f"{setting.name}: "
             folder = out / "points" / f"{number}-{_file_name(setting.name)}" / (f"boot{boot}" if boots > 1 else "")
             record = measure(stand, setting, workload, folder, lambda text, where=where: say(where + text))
             points = _pooled(points, record, boot, number)
-    return {"points": points, "comparisons": comparisons(points), "workload": describe(workload, boots)}
+            document = {
+                "complete": (boot + 1, number + 1) == (boots, len(settings)),
+                "points": points,
+                "comparisons": comparisons(points),
+                "workload": describe(workload, boots),
+            }
+            keep(document)
+    return document
 
 
 def profiled_view(tree: Tree, where: Path, say: Say) -> Path:

@@ -14,9 +14,12 @@ from specwire.errors import SpecwireError
 
 
 class Numbers(click.ParamType):
-    """Positive numbers, separated by commas."""
+    """Numbers of at least `least`, separated by commas."""
 
     name = "N,N,..."
+
+    def __init__(self, least: float, most: float = 1e6) -> None:
+        self.least, self.most = least, most
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[float, ...]:
         if isinstance(value, tuple):
@@ -25,9 +28,21 @@ class Numbers(click.ParamType):
             found = tuple(float(part) for part in value.split(","))
         except ValueError:
             found = ()
-        if not found or min(found) <= 0:
-            self.fail(f"{value!r}: wanted positive numbers, separated by commas", param, ctx)
+        if not found or not all(self.least <= number <= self.most for number in found):  # NaN is in no range
+            between = f"from {self.least:g} to {self.most:g}"
+            self.fail(f"{value!r}: wanted numbers {between}, separated by commas", param, ctx)
         return found
+
+
+class Seconds(click.FloatRange):
+    """A time to wait. click's own range lets NaN through, which no clock reaches."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        found = super().convert(value, param, ctx)
+        return found if found == found else self.fail(f"{value!r} is no time", param, ctx)
+
+
+SECONDS = Seconds(min=0.1, max=1e6)
 
 
 def stand_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -44,6 +59,7 @@ def stand_options(function: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--boot-timeout",
             default=1800.0,
+            type=SECONDS,
             show_default=True,
             metavar="SECONDS",
             help="Give up on a server that is not ready.",
@@ -51,6 +67,7 @@ def stand_options(function: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--silent-log",
             default=600.0,
+            type=SECONDS,
             show_default=True,
             metavar="SECONDS",
             help="Give up on a booting server whose log stands still.",
@@ -58,9 +75,10 @@ def stand_options(function: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--silence",
             default=120.0,
+            type=SECONDS,
             show_default=True,
             metavar="SECONDS",
-            help="Give up on a request that hears nothing.",
+            help="Give up on a request that gets no token.",
         ),
     )
 
@@ -91,12 +109,12 @@ def workload_options(function: Callable[..., Any]) -> Callable[..., Any]:
         ),
         click.option(
             "--concurrency",
-            type=Numbers(),
+            type=Numbers(1, 10_000),
             default="1",
             show_default=True,
             help="Closed loop: requests always under way.",
         ),
-        click.option("--rate", type=Numbers(), help="Open loop instead: requests a second, at random moments."),
+        click.option("--rate", type=Numbers(1e-3), help="Open loop instead: requests a second, at random moments."),
         click.option(
             "--requests", type=click.IntRange(1), help="Requests per run [default: 4 per concurrent one, at least 8]."
         ),
@@ -120,12 +138,12 @@ def check_named(tree: str | None, target: Path | None) -> None:
         )
 
 
-def stand_of(tree, python, target, ranks, device, no_profile, boot_timeout, silent_log, silence, out: Path, say, **_):
+def stand_of(tree, python, target, ranks, device, no_profile, out: Path, say, **_):
     """The stand, and the tree it runs. Makes the profiled view in OUT/tree.
 
     Raises SpecwireError when there is no such tree or target, or a worker is not recognised.
     """
-    from specwire.bench.points import Patience, Stand
+    from specwire.bench.points import Stand
     from specwire.bench.run import profiled_view
     from specwire.engine.run import resolve_device
     from specwire.model_files import read_config
@@ -135,16 +153,27 @@ def stand_of(tree, python, target, ranks, device, no_profile, boot_timeout, sile
     read_config(target)
     python = python or sys.executable
     root = found.root if no_profile else profiled_view(found, out / "tree", say)
-    patience = Patience(boot_timeout, silent_log, silence)
-    return Stand(root, target, ranks, resolve_device(device, python), python, not no_profile, patience), found
+    return Stand(root, target, ranks, resolve_device(device, python), python, not no_profile), found
 
 
 def workload_of(
-    target: Path | None, prompts, prompt_length, new_tokens, concurrency, rate, requests, repeats, seed, **_
+    target: Path | None,
+    prompts,
+    prompt_length,
+    new_tokens,
+    concurrency,
+    rate,
+    requests,
+    repeats,
+    seed,
+    boot_timeout,
+    silent_log,
+    silence,
+    **_,
 ):
     """The workload that the options describe. Raises SpecwireError for prompts that cannot be sent."""
     from specwire.bench.client import Load
-    from specwire.bench.points import Workload
+    from specwire.bench.points import Patience, Workload
     from specwire.bench.prompts import prompts_from, random_prompts, repeated
 
     loads = [Load("open", each) for each in rate] if rate else [Load("closed", int(each)) for each in concurrency]
@@ -157,7 +186,8 @@ def workload_of(
         vocabulary = _vocabulary(target)
         sent = random_prompts(most, prompt_length, new_tokens, vocabulary, seed)
         warm_up = random_prompts(max(2, min(8, most)), prompt_length, min(new_tokens, 32), vocabulary, seed + 1_000_003)
-    return Workload(tuple(sent), tuple(warm_up), tuple(zip(loads, counts, strict=True)), repeats, seed)
+    patience = Patience(boot_timeout, silent_log, silence)
+    return Workload(tuple(sent), tuple(warm_up), tuple(zip(loads, counts, strict=True)), repeats, seed, patience)
 
 
 def check_draft(draft: Path) -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -60,6 +61,7 @@ def command(drafts, steps, topk, draft_tokens, env, no_baseline, urls, boots, re
              specwire bench installed --target DIR --draft A --draft B -- --mem-fraction-static 0.8
              specwire bench --url http://127.0.0.1:30000 --prompts prompts.jsonl
     """
+    from specwire.bench.http import Address
     from specwire.bench.points import Setting
     from specwire.bench.render import bench_text
     from specwire.bench.run import SCHEMA, bench, exit_code, provenance
@@ -77,7 +79,7 @@ def command(drafts, steps, topk, draft_tokens, env, no_baseline, urls, boots, re
         workload = shared.workload_of(**rest)
         speculative = shared.speculation(steps, topk, draft_tokens)
         arguments, settings_env = tuple(rest["engine_arguments"]), shared.environment_of(env)
-        settings = [Setting(url, url=url) for url in urls]
+        settings = [Setting(Address.parse(url).url, url=url) for url in urls]
         stand = tree = None
         if not urls:
             stand, tree = shared.stand_of(out=place, say=say, **rest)
@@ -87,13 +89,15 @@ def command(drafts, steps, topk, draft_tokens, env, no_baseline, urls, boots, re
                 Setting(name, draft, (*speculative, *arguments), settings_env)
                 for name, draft in zip(names, drafts, strict=True)
             ]
-        document = {
-            "schema": SCHEMA,
-            **bench(stand, settings, workload, boots, place, say),
-            "provenance": provenance(tree, rest["target"], drafts, sys.argv),
-        }
-        text = json.dumps(document, indent=2, allow_nan=False)
-        with written_whole(place / "bench.json") as file:
-            file.write(f"{text}\n".encode())
-        print(text if as_json else bench_text(document))
+        belongs = provenance(tree, rest["target"], drafts, sys.argv)
+
+        def whole(measured: dict[str, Any]) -> dict[str, Any]:
+            return {"schema": SCHEMA, **measured, "provenance": belongs}
+
+        def keep(measured: dict[str, Any]) -> None:
+            with written_whole(place / "bench.json") as file:
+                file.write(f"{json.dumps(whole(measured), indent=2, allow_nan=False)}\n".encode())
+
+        document = whole(bench(stand, settings, workload, boots, place, say, keep))
+        print(json.dumps(document, indent=2, allow_nan=False) if as_json else bench_text(document))
     return exit_code(document, require)
