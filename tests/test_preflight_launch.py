@@ -6,6 +6,7 @@ import shlex
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,9 @@ from hypothesis import strategies as st
 
 from specwire.errors import SpecwireError
 from specwire.preflight.interpreter.modules import Source
-from specwire.preflight.launch import launch_file, process_launch, typed_launch
-from specwire.preflight.options import read_options
+from specwire.preflight.launch import in_file, of_process, typed_launch
+from specwire.preflight.option_source import read_options
+from specwire.preflight.options import Merger, Serve
 from specwire.preflight.shell import split_commands
 from specwire.trees.tree import Tree
 
@@ -24,7 +26,12 @@ SLICES = Path(__file__).parent.parent / "fixtures" / "slices"
 
 @pytest.fixture(scope="module", params=["adds-one", "boundaries"])
 def options(request):
-    return read_options(Source(Tree.find(SLICES / request.param)))
+    """A slice's options; a slice has neither `sglang serve` nor a reader of config files, so these are added."""
+    return replace(
+        read_options(Source(Tree.find(SLICES / request.param))),
+        serve=Serve(positional=True, model_type=True),
+        merger=Merger(strict=True, true_as="known"),
+    )
 
 
 EXPECTED = {"model-path": "/m/t", "speculative-algorithm": "EAGLE3", "speculative-num-steps": 3, "tp-size": 8}
@@ -69,7 +76,7 @@ WRITTEN = [
 def test_the_same_launch_however_it_is_written(options, text):
     launch = typed_launch(text, options)
     assert {name: launch.get(name) for name in EXPECTED} == EXPECTED
-    assert launch.unknown == ()
+    assert launch.refusals == ()
 
 
 def test_flags_take_nothing(options):
@@ -85,7 +92,8 @@ def test_environment_is_kept(options):
 
 def test_what_is_no_option_of_this_tree_is_listed(options):
     launch = typed_launch("--model-path /m --speculative-magic 3 --tp-size 2", options)
-    assert launch.unknown == ("--speculative-magic",) and launch.get("tp-size") == 2
+    assert [refusal.why for refusal in launch.refusals] == ["unrecognized arguments: --speculative-magic 3"]
+    assert launch.get("tp-size") == 2
 
 
 @pytest.mark.parametrize(
@@ -100,10 +108,6 @@ def test_what_is_no_option_of_this_tree_is_listed(options):
         ),
         ("--model-path 'a b", "the quote ' before 'a b' is not closed"),
         ('--tp-size 2 \\\n--model-path "a b', "the quote \" before 'a b' is not closed"),
-        ("--tp-size eight", "takes a number"),
-        ("--model-path", "not followed by a value"),
-        ("--model-path --tp-size 2", "not followed by a value"),
-        ("--speculative 2", "could mean"),
     ],
 )
 def test_what_cannot_be_read_is_one_sentence(options, text, said):
@@ -116,7 +120,7 @@ def test_a_file_of_plain_arguments_with_comments(options, tmp_path):
     place.write_text(
         "# the server\n--model-path /m/t\n--tp-size 8   \\\n\n# drafting\n--speculative-algorithm EAGLE3\n"
     )
-    launch = launch_file(place, options)
+    launch = in_file(place).read(options)
     assert (launch.get("model-path"), launch.get("tp-size")) == ("/m/t", 8)
     assert launch.get("speculative-algorithm") == "EAGLE3"
 
@@ -127,25 +131,166 @@ def test_a_shell_script(options, tmp_path):
         '#!/bin/bash\nset -euo pipefail\nMODEL=/m/t\nARGS="--tp-size 8 --trust-remote-code"\n'
         'python -m sglang.launch_server --model-path "$MODEL" $ARGS |& tee log\n'
     )
-    launch = launch_file(place, options)
+    launch = in_file(place).read(options)
     assert launch.get("tp-size") == 8 and launch.get("trust-remote-code") is True
 
 
 def test_a_file_that_is_none(options, tmp_path):
     with pytest.raises(SpecwireError, match="cannot read the launch file"):
-        launch_file(tmp_path / "none.sh", options)
+        in_file(tmp_path / "none.sh")
 
 
-def test_a_config_file_is_overruled_by_the_command_line(tmp_path):
-    options = read_options(Source(Tree.find(SLICES / "adds-one")))
+def test_a_config_file_is_overruled_by_the_command_line(options, tmp_path):
     place = tmp_path / "server.yaml"
-    place.write_text("# server\nmodel-path: /m/t\ntensor_parallel_size: 4\ntp-size: 2\ntrust-remote-code: true\n")
+    place.write_text("# server\nmodel-path: /m/t\ntensor-parallel-size: 4\ntp-size: 2\ntrust-remote-code: true\n")
     launch = typed_launch(f"--config {place} --tp-size 8", options)
     assert (launch.get("model-path"), launch.get("tp-size"), launch.get("trust-remote-code")) == (
         "/m/t",
         8,
         True,
     )
+
+
+@pytest.mark.parametrize(
+    "text, refused",
+    [
+        ("model-path: /m\ndisable-cuda-graph: true\n", None),
+        ("model_path: /m\n", "unrecognized arguments: --model_path /m"),
+        ("model-path: /m\nspeculativ-num-steps: 3\n", "unrecognized arguments: --speculativ-num-steps 3"),
+        ("model-path: /m\ncuda-graph-bs: [1, 2]\nchat-template: {a: 1}\n", None),
+        ("- model-path\n", "no mapping"),
+        ("model-path: [\n", "cannot be read as YAML"),
+        ("1: 2\n", "no text"),
+    ],
+)
+def test_keys_of_a_config_file_go_to_the_parser_as_they_are_written(tmp_path, text, refused):
+    options = replace(read_options(Source(Tree.find(SLICES / "adds-one"))), merger=Merger(True, "known", nested=True))
+    place = tmp_path / "server.yaml"
+    place.write_text(text)
+    refusals = [refusal.why for refusal in typed_launch(f"--config {place}", options).refusals]
+    assert refused in refusals[0] if refused else refusals == []
+    missing = typed_launch(f"--config {place}x.yaml", options)
+    assert missing.refusals == () and missing.open == (f"--config {place}x.yaml (no such file here)",)
+    assert typed_launch(f"--config={place} --model-path /m", options).get("model-path") == "/m"
+
+
+MEANT = {"model-path": "/m", "speculative-algorithm": "EAGLE3", "speculative-num-steps": 3}
+SCRIPTS = [
+    pytest.param(
+        "ARGS=(\n  python -m sglang.launch_server # the server\n  --model-path=/m\n)\nif [ -n \"$X\" ]; then\n"
+        'ARGS+=(--tp 8)\nfi\nARGS+=(--speculative-algorithm "${ALGO:-EAGLE3}" --speculative-num-steps 3)\n"${ARGS[@]}"\n',
+        (), id="bash array",
+    ),
+    pytest.param(
+        "srun -n 1 bash -lc 'python -m sglang.launch_server --model-path /m --speculative-algorithm EAGLE3 "
+        "--speculative-num-steps 3 --tp-size $((TP + 1)) --dtype `cat dtype`'\n",
+        (), id="srun, a script in a word",
+    ),
+    pytest.param(
+        "# python -m sglang.launch_server --model-path other \\\n#  --tp 2 \\\n"
+        "python -m sglang.launch_server --model-path /m --speculative-algorithm EAGLE3 --speculative-num-steps 3\n",
+        (), id="a comment that ends in a backslash",
+    ),
+    pytest.param(
+        "python -m sglang.launch_server \\\n  --model-path /m \\\n  # --tp 2 \\\n"
+        "  --speculative-algorithm EAGLE3 \\\n  --speculative-num-steps 3\n",
+        ("line 4 begins with - and stands outside the command",), id="a comment among the lines",
+    ),
+    pytest.param(
+        "python -m sglang.launch_server --model-path /m\n--speculative-algorithm EAGLE3\n--speculative-num-steps 3\n",
+        ("lines 2-3 begin with - and stand outside the command",), id="no backslashes",
+    ),
+    pytest.param(
+        "python -m sglang.launch_server --model-path /m \\ \n --speculative-algorithm EAGLE3 --speculative-num-steps 3\n",
+        ("line 1 ends in a backslash and a blank",), id="a blank behind the backslash",
+    ),
+    pytest.param(
+        "sglang serve /m \u2014speculative-algorithm EAGLE3 \u2013speculative-num-steps=3\n",
+        ("\u2014speculative-algorithm begins with \u2014 (em dash)",), id="dashes of a word processor",
+    ),
+    pytest.param(
+        "python -m sglang.launch_server --model-path /m --speculative-algorithm EAGLE3 --speculative-num-steps 3 "
+        "--speculative-draft-model-path <draft model>\n",
+        ("<draft model> is a placeholder",), id="a placeholder",
+    ),
+    pytest.param(
+        "FROM example/engine\nENTRYPOINT [\"python3\", \"-m\", \"sglang.launch_server\"]\n"
+        'CMD ["--model-path", "/m", "--speculative-algorithm", "EAGLE3", "--speculative-num-steps", "3"]\n',
+        (), id="a Dockerfile",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text, refused", SCRIPTS)
+def test_scripts_as_people_write_them(options, tmp_path, text, refused):
+    place = tmp_path / "serve.sh"
+    place.write_text(text)
+    launch = in_file(place).read(options)
+    assert {name: launch.get(name) for name in MEANT} == MEANT
+    assert [refusal.why[: len(said)] for refusal, said in zip(launch.refusals, refused)] == list(refused)
+    assert len(launch.refusals) == len(refused)
+
+
+POD = """
+containers:
+  - name: engine
+    command: [bash, -c]
+    env: [{name: A, value: 1}]
+    args:
+      - |
+        set -e
+        python3 -m sglang.launch_server --model-path /m --speculative-algorithm EAGLE3 \\
+          --speculative-num-steps 3 --port $(PORT)
+"""
+COMPOSE = """
+services:
+  engine:
+    entrypoint: python3 -m sglang.launch_server
+    environment: [A=1]
+    command: >
+      --model-path /m
+      --speculative-algorithm EAGLE3
+      --speculative-num-steps 3 --host ${HOST}
+"""
+COMPOSED = """
+services: {engine: {environment: {A: 1}, command: [sglang, serve, --model-path, /m, --speculative-algorithm=EAGLE3,
+  --speculative-num-steps, 3]}}
+"""
+
+
+@pytest.mark.parametrize("text", [POD, COMPOSE, COMPOSED], ids=["a pod's script", "folded lines", "a list"])
+def test_launches_in_yaml(options, tmp_path, text):
+    place = tmp_path / "launch.yaml"
+    place.write_text(text)
+    launch = in_file(place).read(options)
+    assert {name: launch.get(name) for name in MEANT} == MEANT
+    assert launch.environment["A"] == "1"
+
+
+def test_what_only_a_shell_knows_is_one_value_and_not_the_end(options):
+    launch = typed_launch("--model-path /m --tp-size $TP --speculative-num-steps ${N:=3} $MORE", options)
+    assert launch.get("tp-size") is None and launch.unknown("tp-size") and launch.gives("tp-size")
+    assert launch.get("speculative-num-steps") == 3
+    assert launch.open == ("$MORE",) and launch.unknown("speculative-algorithm") and launch.refusals == ()
+
+
+@pytest.mark.parametrize(
+    "words, refused",
+    [
+        ("--model-path /m --trust-remote-code true", "unrecognized arguments: true"),
+        ("--model-path /m --trust-remote-code=True", "ignored explicit argument 'True'"),
+        ("--model-path /m -tp 2", "unrecognized arguments: -tp 2"),
+        ("--tp-size 2", "required: --model-path"),
+        ("--model-path /m --speculative-num 2", "ambiguous option: --speculative-num"),
+        ("--model-path /m --tp-size eight", "invalid int value: 'eight'"),
+        ("--tp-size 2 --model-path", "expected one argument"),
+        ("--model-path /m --speculative_num_steps 3", "unrecognized arguments: --speculative_num_steps 3"),
+    ],
+)
+def test_what_the_parser_refuses_is_said_and_the_rest_is_read(options, words, refused):
+    launch = typed_launch(f"{words} --speculative-algorithm EAGLE3", options)
+    assert any(refused in refusal.why for refusal in launch.refusals)
+    assert launch.get("speculative-algorithm") == "EAGLE3"
 
 
 def test_a_running_process(options, tmp_path):
@@ -163,21 +308,21 @@ def test_a_running_process(options, tmp_path):
         while b"launch_server" not in Path(f"/proc/{process.pid}/cmdline").read_bytes() and time.monotonic() < deadline:
             time.sleep(0.01)
         (tmp_path / "t").mkdir()
-        launch = process_launch(process.pid, options)
+        launch = of_process(process.pid).read(options)
         assert launch.get("tp-size") == 2 and launch.environment["MARK"] == "7"
         assert launch.path("model-path") == tmp_path / "t"
     finally:
         process.kill()
         process.wait()
     with pytest.raises(SpecwireError, match="cannot be read|no SGLang launch"):
-        process_launch(process.pid, options)
+        of_process(process.pid).read(options)
 
 
 def test_options_know_their_kind(options):
-    assert options.find("--disable-cuda-graph", "").kind == "flag"
-    assert options.find("--tensor-parallel-size", "") is options.find("--tp-size", "")
-    assert options.find("--tp-size", "").type == "int"
-    assert options.find("--hidden-field", "") is None
+    assert options.by_name["--disable-cuda-graph"].kind == "flag"
+    assert options.by_name["--tensor-parallel-size"] is options.by_name["--tp-size"]
+    assert options.by_name["--tp-size"].type == "int"
+    assert "--hidden-field" not in options.by_name
 
 
 def test_negated_flags():
@@ -191,15 +336,15 @@ WORDS = st.text(st.characters(codec="utf-8", exclude_characters="\0\n\r", exclud
 
 @given(st.lists(WORDS, min_size=1))
 def test_quoted_words_come_back_whole(words):
-    assert split_commands(shlex.join(words), "here") == [words]
+    assert [command.words for command in split_commands(shlex.join(words), "here")] == [words]
 
 
 @settings(max_examples=300)
-@given(st.text(alphabet="ab '\"\\$#;&|<>\n={}-", max_size=60))
+@given(st.text(alphabet="ab '\"\\$#;&|<>\n={}()`@[]-", max_size=60))
 def test_any_text_is_split_or_refused(text):
     try:
         commands = split_commands(text, "here")
     except SpecwireError as error:
         assert "not closed" in str(error)
     else:
-        assert all(words and all(isinstance(word, str) for word in words) for words in commands)
+        assert all(command.words and all(isinstance(word, str) for word in command.words) for command in commands)

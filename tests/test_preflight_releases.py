@@ -16,7 +16,7 @@ from specwire.preflight import preflight
 from specwire.preflight.draft import read_draft
 from specwire.preflight.interpreter.modules import Source
 from specwire.preflight.launch import typed_launch
-from specwire.preflight.options import read_options
+from specwire.preflight.option_source import read_options
 from specwire.preflight.rule import draft_rule, graph_order
 from specwire.trees.tree import Tree
 
@@ -192,4 +192,4 @@ def test_options_of_every_release(version):
         3,
         "bfloat16",
     )
-    assert launch.get("disable-cuda-graph") is True and launch.unknown == ()
+    assert launch.get("disable-cuda-graph") is True and launch.refusals == ()

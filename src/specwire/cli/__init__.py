@@ -108,8 +108,13 @@ class Commands(click.Group):
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, "-V", "--version", prog_name="specwire")
-def specwire() -> None:
+@click.pass_context
+def specwire(ctx: click.Context) -> None:
     """Find out why an EAGLE-3 draft model serves badly: tap, run, compare, remove."""
+    from specwire.cli._project import defaults
+
+    named = ctx.invoked_subcommand
+    ctx.default_map = {named: defaults(specwire, ctx, named)} if named else {}
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import shlex
+from pathlib import Path
 
 import click
 
@@ -8,8 +9,10 @@ from specwire.cli import _options as options
 from specwire.cli import _trees as trees
 from specwire.cli._progress import Shown
 from specwire.errors import FAULT
+from specwire.model_files import read_config
 from specwire.patching import surgery
 from specwire.probe import GROUPS
+from specwire.sites.serving import serving_files
 from specwire.trees.compiled import refuse_unchecked
 from specwire.trees.overlay import make_overlay
 
@@ -31,6 +34,12 @@ from specwire.trees.overlay import make_overlay
     help="Insert a whole group [default: debug].",
 )
 @click.option(
+    "--target",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="Tap only the files that serve this target, by its config.json, and the drafts.",
+)
+@click.option(
     "--overlay", metavar="DIR", help="Leave TREE alone; make a patched view of it in DIR, fit for PYTHONPATH."
 )
 @click.option(
@@ -44,7 +53,7 @@ from specwire.trees.overlay import make_overlay
 @options.dry_run
 @options.verbose
 @options.quiet
-def command(tree, python, names, groups, overlay, force, wait, as_json, show_diff, dry_run, verbose, quiet):
+def command(tree, python, names, groups, target, overlay, force, wait, as_json, show_diff, dry_run, verbose, quiet):
     """Insert taps into SGLang's source: whole marked lines, silent until EAGLE3_DEBUG=1.
 
     TREE is a checkout, a directory that holds the sglang package, or the word `installed`. While a process
@@ -53,14 +62,16 @@ def command(tree, python, names, groups, overlay, force, wait, as_json, show_dif
 
     \b
     Example: specwire apply installed --group debug
+             specwire apply installed --target models/target
              specwire apply ~/sglang --probe draft-input --diff
              specwire apply installed --overlay /tmp/view   # then: PYTHONPATH=/tmp/view python -m sglang...
     """
     only_look = dry_run or show_diff
     opened = trees.unchanged_view(tree, python) if only_look else trees.opened(tree, python, quiet, writes=not overlay)
     with opened as found:
+        models = serving_files(found, read_config(target).get("architectures") or ()) if target else None
         with Shown(quiet) as progress:
-            outcome = surgery.plan_apply(found, surgery.chosen(names, groups), progress)
+            outcome = surgery.plan_apply(found, surgery.chosen(names, groups), progress, models)
         if outcome.exit_code != FAULT and not only_look:
             if overlay:
                 options.note(f"the patched view is {make_overlay(outcome, overlay, force)}", quiet)

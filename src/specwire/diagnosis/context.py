@@ -191,7 +191,7 @@ def static_faults(tree: Tree, target: Path, draft: Path, launch: Mapping[str, st
     from specwire.preflight.facts import gather
     from specwire.preflight.interpreter.modules import Source
     from specwire.preflight.launch import typed_launch
-    from specwire.preflight.options import read_options
+    from specwire.preflight.option_source import read_options
 
     source = Source(tree)
     words = [f"--{name.replace('_', '-')}" + ("" if value == "true" else f"={value}") for name, value in launch.items()]

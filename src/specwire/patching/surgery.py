@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import replace
 
 from specwire import registry
@@ -14,6 +14,7 @@ from specwire.patching.taps import Found, TappedFile, unchanged
 from specwire.probe import Probe, Site
 from specwire.progress import Progress, silent
 from specwire.regular import read_bytes
+from specwire.sites.serving import MODELS
 from specwire.trees import compiled
 from specwire.trees.patch import unified
 from specwire.trees.transaction import Change
@@ -37,17 +38,20 @@ def chosen(names: Iterable[str], groups: Iterable[str]) -> list[str]:
 
 
 @collecting.paused()
-def plan_apply(tree: Tree, names: list[str], progress: Progress = silent) -> Outcome:
+def plan_apply(
+    tree: Tree, names: list[str], progress: Progress = silent, models: Container[str] | None = None
+) -> Outcome:
     """What inserting these probes' taps comes to. Nothing is written.
 
-    Taps that are there already stay: every file is rendered anew, from what it was without any tap.
+    Taps that are there already stay: every file is rendered anew, from what it was without any tap. `models`: the
+    only target files to be tapped anew (drafts and all that is no model file are always); None for all.
     """
     known, now = probes(), tapfile.read(tree)
     stale = now != tapfile.source()  # taps may then call what today's tap file has under another name
     outcome = Outcome(tree, "applied")
     if now is not None and (site := tapfile.edited(now)):
         _add_edited(outcome, [site], marks.RUNTIME, _tap_file_diff(now))
-    files = _concerned(tree, known, names)
+    files = _concerned(tree, known, names, models)
     for count, (name, file) in enumerate(files.items(), 1):
         progress(f"reading {count}/{len(files)} {name}", count / len(files))
         if foreign := [each for each in file.found if not each.intact or each.probe not in (*known, marks.IMPORT)]:
@@ -57,7 +61,7 @@ def plan_apply(tree: Tree, names: list[str], progress: Progress = silent) -> Out
         wanted = {
             probe: recipe
             for probe, recipe in known.items()
-            if probe in had or probe in names and recipe.takes(name, file.data)
+            if probe in had or probe in names and recipe.takes(name, file.data) and _asked_for(name, file.data, models)
         }
         if stale or not wanted.keys() <= had or wanted.keys() & set(names):
             _add_rendered(outcome, name, file, wanted, names)
@@ -131,16 +135,23 @@ def status(tree: Tree) -> Outcome:
 # --- planning -----------------------------------------------------------------------------------------
 
 
-def _concerned(tree: Tree, known: dict[str, Probe], names: list[str]) -> dict[str, TappedFile]:
+def _concerned(
+    tree: Tree, known: dict[str, Probe], names: list[str], models: Container[str] | None
+) -> dict[str, TappedFile]:
     """The files that hold something of ours, wherever, and those that a wanted probe may have a site in."""
     found = {}
     for name, data in tree.scan(b""):
         if name == marks.RUNTIME:
             continue
         file = TappedFile(data)
-        if file.found or any(known[probe].takes(name, data) for probe in names):
+        if file.found or any(known[probe].takes(name, data) for probe in names) and _asked_for(name, data, models):
             found[name] = file
     return found
+
+
+def _asked_for(name: str, data: bytes, models: Container[str] | None) -> bool:
+    """A draft is no target: it is told by the states that it reads, and taps go into whichever will be served."""
+    return models is None or name in models or not name.startswith(f"{MODELS}/") or b"spec_info.hidden_states" in data
 
 
 def _tapped(tree: Tree) -> Iterable[tuple[str, TappedFile]]:

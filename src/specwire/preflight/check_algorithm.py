@@ -11,6 +11,8 @@ def check(facts: Facts) -> list[Check]:
     if facts.launch is None:
         return [skipped("algo-flag", "no launch was given, so its --speculative-algorithm is not known", needed=True)]
     kind, why = facts.kind, _said(facts)
+    if facts.algorithm is None:
+        return [skipped("algo-flag", "the launch's --speculative-algorithm is not known here", needed=True)]
     if not facts.algorithm:
         return [
             fault(
@@ -23,7 +25,7 @@ def check(facts: Facts) -> list[Check]:
         return [skipped("algo-flag", f"{why}: neither an EAGLE-3 draft nor an EAGLE head", needed=True)]
     if facts.algorithm != kind:
         return [_wrong(facts, kind, why)]
-    if not facts.launch.get("speculative-draft-model-path"):
+    if not facts.launch.gives("speculative-draft-model-path") and not facts.launch.open:
         return [
             fault(
                 "algo-flag",

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from difflib import get_close_matches
 from typing import Any
 
 from specwire.model_files import draft_window, rope_theta
 from specwire.preflight.facts import Facts
-from specwire.preflight.outcome import Check, Note, fault, ok, skipped
+from specwire.preflight.outcome import CONFIDENCE, Check, Note, fault, ok, skipped
 
 LONGER = "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"
 _LENGTHS = ("max_sequence_length", "seq_length", "max_seq_len", "model_max_length", "max_position_embeddings")
@@ -27,13 +26,13 @@ def _options(facts: Facts) -> Check:
     launch = facts.launch
     if launch is None:
         return skipped("launch", "no launch was given")
-    if launch.unknown:
-        near = [close for name in launch.unknown for close in get_close_matches(name, launch.options.by_name, 1)]
-        return fault(
-            "launch",
-            f"{facts.release} has no option {', '.join(launch.unknown)}: it would not start",
-            f"write {', '.join(near)}" if near else "take it out, or use a release that has it",
-        )
+    if refusals := facts.refusals:
+        said = "; ".join(dict.fromkeys(refusal.why for refusal in refusals))
+        fix = "; ".join(dict.fromkeys(refusal.fix for refusal in refusals))
+        sure = min((refusal.confidence for refusal in refusals), key=CONFIDENCE.index)
+        return fault("launch", f"{facts.release} would not start so: {said}", fix, sure)
+    if any(word.startswith("--config ") for word in launch.open):
+        return skipped("launch", f"not read: {', '.join(launch.open)}", needed=True)
     if absent := launch.absent():
         said = ", ".join(f"--{name.replace('_', '-')} {value}" for name, value in absent.items())
         return skipped(
@@ -41,7 +40,7 @@ def _options(facts: Facts) -> Check:
             f"{said}: no such file here, without which the engine does not start",
             needed=any("speculative" in name for name in absent),
         )
-    return ok("launch", f"{facts.release} has every option of it")
+    return ok("launch", f"{facts.release} takes every word of it")
 
 
 def _steps(facts: Facts) -> Check:
@@ -49,10 +48,19 @@ def _steps(facts: Facts) -> Check:
     if facts.launch is None:
         return skipped("spec-params", "no launch was given")
     names = ("speculative-num-steps", "speculative-eagle-topk", "speculative-num-draft-tokens")
+    if unknown := [name for name in names if facts.launch.unknown(name)]:
+        return skipped("spec-params", f"--{unknown[0]} is not known here")
+    if facts.launch.get("speculative-adaptive"):
+        return skipped("spec-params", "--speculative-adaptive has the engine choose them as it runs")
     steps, topk, tokens = (facts.launch.number(name) for name in names)
     given = [name for name, value in zip(names, (steps, topk, tokens)) if value is not None]
     if not given:
         return ok("spec-params", "steps, top-k and draft tokens are left to the engine")
+    adjusted = facts.resolution.adjusts_tokens if topk == 1 else None
+    if steps is not None and adjusted and steps >= 1:
+        said = f"{steps} steps of top-k 1 make {steps + 1} draft tokens"
+        told = f", which {facts.release} sets itself ({adjusted})" if tokens != steps + 1 else ""
+        return ok("spec-params", said + told)
     if len(given) < 3:
         lacking = ", ".join(f"--{name}" for name in names if name not in given)
         said = f"{facts.launch.source} gives {', '.join(f'--{name}' for name in given)} without {lacking}"
@@ -82,6 +90,8 @@ def _rope(facts: Facts) -> list[Check]:
             )
         ]
     limit, target = _context(facts.draft), _context(facts.target)
+    if facts.launch and facts.launch.unknown("context-length"):
+        return [skipped("rope", "--context-length is not known here")]
     served = (facts.launch.number("context-length") if facts.launch else None) or target
     if limit is None or served is None:
         return [skipped("rope", "no max_position_embeddings in one of the configs")]
@@ -110,7 +120,9 @@ def _window(facts: Facts) -> Check:
         return skipped("kv-attn", f"{said}, which {facts.release} never reads: no launch was given")
     if facts.launch.number(option) in (window - 1, window):
         return ok("kv-attn", f"{said}, and the launch gives it")
-    fix = f"--{option} {window - 1}" if f"--{option}" in facts.launch.options.by_name else "use a release that reads it"
+    if facts.launch.unknown(option):
+        return skipped("kv-attn", f"{said}, and --{option} is not known here")
+    fix = f"--{option} {window - 1}" if facts.launch.has_option(option) else "use a release that reads it"
     return fault(
         "kv-attn",
         f"{said}, which {facts.release} never reads ({facts.model.where}): the draft would see all tokens before",
@@ -153,9 +165,15 @@ def served_dtype(config: Mapping[str, Any], flag: Any) -> str:
 def _dtype(facts: Facts) -> Check:
     if facts.launch is None:
         return skipped("dtype", "no launch was given")
-    flag = facts.launch.get("dtype")
+    set_by_tree = facts.resolution.sets_dtype(facts.target_config)
+    if facts.launch.unknown("dtype") and not set_by_tree:
+        return skipped("dtype", "--dtype is not known here")
+    flag = set_by_tree[0] if set_by_tree else facts.launch.get("dtype")
     target, draft = served_dtype(facts.target, flag), served_dtype(facts.draft, flag)
     stored = facts.weights.dtypes()
+    if set_by_tree and target == draft:
+        said = f"{facts.release} serves this quantized target, and the draft with it, in {target} ({set_by_tree[1]})"
+        return ok("dtype", f"{said}, the draft is stored in {', '.join(sorted(stored))}")
     if target != draft:
         return fault(
             "dtype",
@@ -237,7 +255,9 @@ def _risky_flags(facts: Facts) -> list[Note]:
                 "the draft takes over --quantization unless --speculative-draft-model-quantization says otherwise",
             )
         )
-    unresolved = [word for word in launch.words if "$" in word]
-    if unresolved:
-        found.append(Note("launch", f"left as written, only a running shell knows it: {', '.join(unresolved[:3])}"))
+    if launch.unread:
+        found.append(Note("launch", f"left as written, only a running shell knows it: {', '.join(launch.unread[:3])}"))
+    if launch.open:
+        said = ", ".join(launch.open[:3])
+        found.append(Note("launch", f"{said}: may hold more options, which are not known here"))
     return found

@@ -75,6 +75,8 @@ def fits(vocabulary: int, served: int) -> bool:
 
 def _served(facts: Facts) -> Check | None:
     """The launch's model path, when it is a directory here."""
+    if facts.launch and facts.launch.unknown("model-path"):
+        return skipped("wrong-target", "which target the launch serves is not known here", needed=True)
     name = facts.launch.get("model-path") if facts.launch else None
     place = facts.launch.path("model-path") if name else None
     if name and place is None and not _named(name, facts.target_dir, facts.recorded):
@@ -94,6 +96,8 @@ def _served(facts: Facts) -> Check | None:
 
 def _other_draft(facts: Facts) -> Check:
     """The launch's draft path, when it is a directory here."""
+    if facts.launch and facts.launch.unknown("speculative-draft-model-path"):
+        return skipped("wrong-draft", "which draft the launch loads is not known here", needed=True)
     if facts.launch is None or not facts.launch.get("speculative-draft-model-path"):
         return skipped("wrong-draft", "the launch names no draft")
     name, place = facts.launch.get("speculative-draft-model-path"), facts.launch.path("speculative-draft-model-path")

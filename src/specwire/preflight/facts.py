@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,9 @@ from specwire.preflight.checkpoint import Checkpoint, open_checkpoint
 from specwire.preflight.draft import DraftModel, read_draft
 from specwire.preflight.interpreter.modules import Source
 from specwire.preflight.launch import Launch
+from specwire.preflight.options import Refusal
 from specwire.preflight.plumbing import Plumbing
+from specwire.preflight.resolution import Resolution
 from specwire.preflight.rule import EAGLE3, Rule, draft_rule
 
 ALIASES = {"NEXTN": "EAGLE"}
@@ -77,18 +80,35 @@ class Facts:
         """Whether `trained` is what somebody would guess, rather than what somebody said."""
         return bool(self.recorded and self.recorded.assumed)
 
+    @cached_property
+    def resolution(self) -> Resolution:
+        """What the tree makes of arguments once they are parsed."""
+        return Resolution(self.source)
+
+    @property
+    def refusals(self) -> tuple[Refusal, ...]:
+        """Why the engine would not start with this launch: by its parser, or by what it makes of the arguments."""
+        if self.launch is None:
+            return ()
+        stages = self.launch.number("pp-size") or 1
+        refused = self.resolution.refuses_pipeline(self.algorithm) if self.algorithm and stages > 1 else None
+        if refused is None:
+            return self.launch.refusals
+        why = f"--pp-size {stages} with {self.algorithm}: {refused[0]} ({refused[1]})"
+        return (*self.launch.refusals, Refusal(why, "--pp-size 1, and more ranks by --tp-size", "--pp-size"))
+
     @property
     def algorithm(self) -> str | None:
-        """The algorithm that the launch asks for, aliases resolved; "" for none, None without a launch."""
-        if self.launch is None:
+        """The algorithm that the launch asks for, aliases resolved; "" for none, None where that is not known."""
+        if self.launch is None or self.launch.unknown("speculative-algorithm"):
             return None
         name = str(self.launch.get("speculative-algorithm") or "").upper()
         return ALIASES.get(name, name)
 
     @property
     def graphs(self) -> bool | None:
-        """Whether the launch leaves CUDA graphs on; None without a launch."""
-        if self.launch is None:
+        """Whether the launch leaves CUDA graphs on; None where that is not known."""
+        if self.launch is None or self.launch.unknown("disable-cuda-graph"):
             return None
         return not (self.launch.get("disable-cuda-graph") or self.launch.get("device") == "cpu")
 

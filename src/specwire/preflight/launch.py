@@ -1,53 +1,97 @@
-"""A launch of SGLang: as typed, from a file, or of a running process, read against the tree's own options."""
+"""A launch of SGLang: as typed, from a file, or of a running process, read against the tree's own options.
+
+It is read once, where a command takes it in, and handed on as one object: environment, options, lists whole.
+"""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from specwire.errors import SpecwireError, said
-from specwire.preflight.options import Option, Options
-from specwire.preflight.shell import split_commands
+from specwire.preflight.config_file import merged
+from specwire.preflight.launch_text import Found, in_process, in_yaml, launches
+from specwire.preflight.options import Options, Parsed, Refusal, Unread
+from specwire.preflight.shell import is_open, shown
 from specwire.regular import read_bytes, read_text
 
-_ASSIGN = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.S)
 _FILE = re.compile(r"[\w./~@+-]+\.(pt|pth|bin|safetensors|json|jinja|ya?ml|txt|pem|crt|key)")
 _WRITTEN = re.compile("log|dump|trace|output|export|profile")
-_MODULE = ("sglang.launch_server", "sglang.srt.entrypoints.http_server")
+# Options that are asked for without a tree to tell their other names.
+_ALIASES = {
+    "speculative_algo": "speculative_algorithm",
+    "speculative_draft_model": "speculative_draft_model_path",
+    "tp": "tp_size",
+    "tensor_parallel_size": "tp_size",
+    "pp": "pp_size",
+    "pipeline_parallel_size": "pp_size",
+    "dp": "dp_size",
+    "data_parallel_size": "dp_size",
+    "model": "model_path",
+}
 
 
 @dataclass(frozen=True)
 class Launch:
-    """What was given, and nothing that was not. `words` are the engine's own arguments, `unknown` those
-    that this tree has no option for; relative paths are relative to `folder`."""
+    """What was given, and nothing that was not.
 
-    source: str
-    words: tuple[str, ...]
-    options: Options
-    values: Mapping[str, Any]
+    `values` are by destination; a value that the text does not tell is an `Unread`. `refusals`: why the engine would
+    not take it. `unread`: options whose value is not known here. `open`: words that may hold more options. Relative
+    paths are relative to `folder`. Without `options` (no tree is known) every `--name` counts as one.
+    """
+
+    source: str = "the launch command"
+    words: tuple[str, ...] = ()
+    options: Options | None = None
+    values: Mapping[str, Any] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
-    unknown: tuple[str, ...] = ()
+    refusals: tuple[Refusal, ...] = ()
+    unread: tuple[str, ...] = ()
+    open: tuple[str, ...] = ()
     folder: Path | None = None
 
-    def get(self, name: str) -> Any:
-        """The value given for an option, by any of its names without the dashes; None when it was not given."""
-        option = self.options.by_name.get(f"--{name}")
-        return self.values.get(option.name) if option else None
+    def get(self, name: str, default: Any = None) -> Any:
+        """The value given for an option, by any of its names without the dashes; `default` when it was not given, and
+        for a value that is not known here."""
+        value = self.values.get(self._destination(name), default)
+        return default if isinstance(value, Unread) else value
+
+    def gives(self, name: str) -> bool:
+        """Whether an option was given, be its value known or not."""
+        return self._destination(name) in self.values
+
+    def unknown(self, name: str) -> bool:
+        """Whether an option's value cannot be told: given as what only a shell knows, or maybe among what is open."""
+        value = self.values.get(self._destination(name))
+        return isinstance(value, Unread) or (value is None and not self.gives(name) and bool(self.open))
+
+    def _destination(self, name: str) -> str:
+        if self.options is not None:
+            option = self.options.by_name.get(f"--{name.replace('_', '-')}")
+            return option.name if option else name
+        plain = name.replace("-", "_")
+        return _ALIASES.get(plain, plain)
 
     def number(self, name: str) -> int | None:
         value = self.get(name)
+        if self.options is None and isinstance(value, str) and value.isdigit():
+            return int(value)
         return value if type(value) is int else None
+
+    def has_option(self, name: str) -> bool:
+        """Whether the tree has an option of this name."""
+        return self.options is not None and f"--{name}" in self.options.by_name
 
     def path(self, name: str) -> Path | None:
         """The option's value as a directory on this machine; None when it is none (a hub's name, say)."""
         value = self.get(name)
         if not isinstance(value, str):
             return None
-        path = self._here(value)
+        path = self.here(value)
         return path if path.is_dir() else None
 
     def absent(self) -> dict[str, str]:
@@ -60,64 +104,54 @@ class Launch:
             and _FILE.fullmatch(value)
             and not _WRITTEN.search(name)
             and (value.count("/") < 2 or value[0] in "./~")
-            and not self._here(value).exists()
+            and not self.here(value).exists()
         }
 
-    def _here(self, value: str) -> Path:
+    def here(self, value: str) -> Path:
+        """A path of the launch on this machine."""
         path = Path(os.path.expanduser(value))
         return path if path.is_absolute() or self.folder is None else self.folder / path
 
 
-def typed_launch(text: str, options: Options, source: str = "the launch command") -> Launch:
-    """A launch as typed: a whole command line or only the engine's arguments.
+@dataclass(frozen=True)
+class Given:
+    """A launch as it was given, before any tree's options are known: each tree then reads it for itself."""
+
+    source: str
+    found: Found
+    folder: Path | None = None
+
+    def read(self, options: Options | None) -> Launch:
+        """The launch as a tree's options have it; with None, as far as words go."""
+        return _launch(self.source, self.found, options, self.folder)
+
+
+def typed(text: str, source: str = "the launch command") -> Given:
+    """A launch as typed: a whole command line or only the engine's arguments, on any number of lines.
 
     Raises SpecwireError when it holds no launch of SGLang, or more than one.
     """
-    commands = split_commands(text, source)
-    if commands and all(not _is_launch(words) for words in commands):
-        bare = [word for words in commands for word in words]
-        if bare and bare[0].startswith("-"):
-            return _launch(source, bare, {}, options)
-    found = [words for words in commands if _is_launch(words)]
-    if len(found) != 1:
-        raise SpecwireError(
-            f"{source} holds {len(found) or 'no'} launch{'es' if len(found) != 1 else ''} of SGLang (python -m "
-            "sglang.launch_server ..., sglang serve ..., or arguments that begin with --): give exactly one."
-        )
-    words = found[0]
-    start = _start(words)
-    before = commands[: commands.index(words)]
-    environment = _assignments([word for command in before if command[0] == "export" for word in command[1:]])
-    environment |= _assignments(words[:start])
-    return _launch(source, _served(words, start), environment, options)
+    return Given(source, _only(launches(text, source, script=False), source))
 
 
-def _served(words: list[str], start: int) -> list[str]:
-    """The engine's own arguments. `sglang serve` may name the model first, and has --model-type for itself."""
-    own = words[start:]
-    if words[start - 1] != "serve":
-        return own
-    if own and not own[0].startswith("-"):
-        own.insert(0, "--model-path")
-    place = next((place for place, word in enumerate(own) if word.startswith("--model-type")), None)
-    if place is not None:
-        del own[place : place + 1 + ("=" not in own[place])]
-    return own
-
-
-def launch_file(path: Path, options: Options) -> Launch:
-    """A launch from a shell script, or from a file of plain arguments. Comments are skipped."""
+def in_file(path: Path) -> Given:
+    """A launch from a shell script, a container's or a pod's YAML, a Dockerfile, or a file of plain arguments."""
     try:
         text = read_text(path)
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise SpecwireError(f"cannot read the launch file {path}: {said(error)}. Give a text file.") from error
-    lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
-    if lines and all(line.lstrip().startswith("-") for line in lines):
-        text = " ".join(line.rstrip().removesuffix("\\") for line in lines)
-    return typed_launch(text, options, str(path))
+    found = in_yaml(text, str(path)) if path.suffix.lower() in (".yml", ".yaml", ".json") else None
+    if not found:
+        found = launches(text, str(path), script=True)
+    return Given(str(path), _only(found, str(path)))
 
 
-def process_launch(pid: int, options: Options) -> Launch:
+def in_words(words: Sequence[str], source: str = "the launch command") -> Given:
+    """A launch by the engine's own arguments, each a word."""
+    return Given(source, Found(list(words)))
+
+
+def of_process(pid: int) -> Given:
     """The launch of a running process, from /proc. Raises SpecwireError when it is no SGLang server."""
     place = Path("/proc") / str(pid)
     try:
@@ -126,13 +160,30 @@ def process_launch(pid: int, options: Options) -> Launch:
         raise SpecwireError(
             f"process {pid} cannot be read ({error.strerror}): give the pid of a running server."
         ) from error
-    if not _is_launch(words):
-        shown = " ".join(words)[:80] or "no command line"
+    found = in_process(words, _environ(place))
+    if found is None:
+        line = " ".join(words)[:80] or "no command line"
         raise SpecwireError(
-            f"process {pid} is no SGLang launch ({shown}): give the pid of the python that was started, "
+            f"process {pid} is no SGLang launch ({line}): give the pid of the python that was started, "
             "not of one of its workers."
         )
-    return _launch(f"process {pid}", _served(words, _start(words)), _environ(place), options, _folder(place))
+    return Given(f"process {pid}", found, _folder(place))
+
+
+def typed_launch(text: str, options: Options | None, source: str = "the launch command") -> Launch:
+    """A launch as typed, by a tree's options."""
+    return typed(text, source).read(options)
+
+
+def _only(found: list[Found], source: str) -> Found:
+    if len(found) == 1:
+        return found[0]
+    count = f"{len(found)} launches" if found else "no launch"
+    lines = f" (lines {', '.join(str(one.line) for one in found)})" if found else ""
+    raise SpecwireError(
+        f"{source} holds {count} of SGLang{lines} (python -m sglang.launch_server ..., sglang serve ..., or arguments "
+        "that begin with --): give exactly one."
+    )
 
 
 def _environ(place: Path) -> dict[str, str]:
@@ -150,91 +201,66 @@ def _folder(place: Path) -> Path | None:
         return None
 
 
-def _is_launch(words: list[str]) -> bool:
-    return _start(words) > 0
+def _launch(source: str, found: Found, options: Options | None, folder: Path | None = None) -> Launch:
+    environment = {name: shown(value) for name, value in found.environment.items() if not is_open(value)}
+    if options is None:
+        parsed, words, refusals, unread = _loosely(found.words), list(found.words), [], []
+    else:
+        served, refusals = _served(found, options) if found.serves else (list(found.words), [])
+        words, more, unread = merged(served, options, folder)
+        refusals += more
+        parsed = options.parse(words, complete=not unread)
+    return Launch(
+        source=source,
+        words=tuple(map(shown, words)),
+        options=options,
+        values=parsed.values,
+        environment=environment,
+        refusals=(*found.refusals, *refusals, *parsed.refusals),
+        unread=parsed.unread,
+        open=(*unread, *parsed.open),
+        folder=folder,
+    )
 
 
-def _start(words: list[str]) -> int:
-    """Where the engine's own arguments begin: after `-m sglang.launch_server` or `sglang serve`; 0: nowhere."""
-    for index, word in enumerate(words):
-        name = word.rpartition("/")[2]
-        before = words[index - 1] if index else ""
-        if (word in _MODULE and before == "-m") or (name == "launch_server.py" and "sglang" in word):
-            return index + 1
-        if name == "sglang" and words[index + 1 : index + 2] == ["serve"]:
-            return index + 2
-    return 0
+def _served(found: Found, options: Options) -> tuple[list[str], list[Refusal]]:
+    """The parser's words, of those given to `sglang serve`: it may take the model first, and has --model-type."""
+    words, serve = list(found.words), options.serve
+    if serve is None:
+        return words, [Refusal("this release has no `sglang serve`", "python -m sglang.launch_server", "serve")]
+    while (
+        serve.model_type and (place := next((p for p, w in enumerate(words) if w == "--model-type"), None)) is not None
+    ):
+        del words[place : place + 2]
+    words = [word for word in words if not (serve.model_type and word.startswith("--model-type="))]
+    if serve.positional and words and not words[0].startswith("-"):
+        words.insert(0, "--model-path")
+    named = any(
+        word in serve.models and place + 1 < len(words) or word.startswith(tuple(f"{name}=" for name in serve.models))
+        for place, word in enumerate(words)
+    )
+    if named or any(is_open(word) for word in words):
+        return words, []
+    why = "`sglang serve` wants --model-path on the command line, whatever a config file says"
+    return words, [Refusal(why, "add --model-path", "--model-path")]
 
 
-def _assignments(words: list[str]) -> dict[str, str]:
-    """Environment from words before the command: `VAR=x`, also behind `env`, `-e` or `--env`."""
-    found = [_ASSIGN.fullmatch(word.removeprefix("--env=").removeprefix("-e")) for word in words]
-    return {match[1]: match[2] for match in found if match}
-
-
-def _launch(
-    source: str, words: list[str], environment: dict[str, str], options: Options, folder: Path | None = None
-) -> Launch:
+def _loosely(words: Sequence[str]) -> Parsed:
+    """Words read without a tree: what stands behind a `--name` up to the next is its value, or it is a flag."""
     values: dict[str, Any] = {}
-    unknown: list[str] = []
-    rest = list(words)
-    while rest:
-        word = rest.pop(0)
-        if not word.startswith("--"):
+    open_words = []
+    place = 0
+    while place < len(words):
+        name, equals, value = words[place].partition("=")
+        place += 1
+        if not name.startswith("--"):
+            open_words += [shown(name)] if is_open(name) else []
             continue
-        name, equals, attached = word.partition("=")
-        option = options.find(name, source)
-        if option is None:
-            unknown += [name] * ("$" not in name)
-            continue
-        values[option.name] = _value(option, name, attached if equals else None, rest, source)
-    launch = Launch(source, tuple(words), options, values, environment, tuple(unknown), folder)
-    return _with_config_file(launch) if isinstance(launch.get("config"), str) else launch
-
-
-def _with_config_file(launch: Launch) -> Launch:
-    """The launch with the plain `key: value` lines of its `--config` file, which the command line overrules."""
-    path = launch._here(launch.get("config"))
-    try:
-        lines = read_text(path).splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise SpecwireError(
-            f"{launch.source}: --config {path} cannot be read ({said(error)}). Correct the path."
-        ) from error
-    pairs = [re.fullmatch(r"([\w-]+):\s*(.*?)\s*(?:#.*)?", line) for line in lines]
-    values: dict[str, Any] = {}
-    unknown = list(launch.unknown)
-    for pair in filter(None, pairs):
-        option = launch.options.by_name.get(f"--{pair[1].replace('_', '-')}")
-        text = pair[2].strip("'\"")
-        if option is None:
-            unknown.append(f"{pair[1]} (in {path.name})")
-        if option is not None and option.kind == "flag":
-            values[option.name] = text.lower() == "true"
-        elif option is not None and text:
-            values[option.name] = _value(option, f"--{pair[1]}", text, [], str(path))
-    return replace(launch, values=values | dict(launch.values), unknown=tuple(unknown))
-
-
-def _value(option: Option, name: str, attached: str | None, rest: list[str], source: str) -> Any:
-    if option.kind == "flag":
-        return not name.startswith("--no-") or option.names[0].startswith("--no-")
-    if option.kind == "many":
-        taken = [attached] if attached is not None else []
-        while rest and not rest[0].startswith("--"):
-            taken.append(rest.pop(0))
-        return taken
-    if attached is None:
-        if not rest or (rest[0].startswith("--") and len(rest[0]) > 2):
-            if option.kind == "optional":
-                return True
-            raise SpecwireError(f"{source}: {name} is not followed by a value. Give one.")
-        attached = rest.pop(0)
-    if option.type in ("int", "float", "human_readable_int") and option.kind == "value":
-        if option.type == "human_readable_int" and not attached.isdigit():
-            return attached
-        try:
-            return int(attached) if option.type == "int" else float(attached)
-        except ValueError as error:
-            raise SpecwireError(f"{source}: {name} takes a number, not {attached[:40]!r}. Correct it.") from error
-    return attached
+        taken = [value] if equals else []
+        while not equals and place < len(words) and not words[place].startswith("--"):
+            taken.append(words[place])
+            place += 1
+        plain = name.removeprefix("--").replace("-", "_")
+        made = [Unread(shown(word)) if is_open(word) else word for word in taken]
+        values[_ALIASES.get(plain, plain)] = True if not made else made[0] if len(made) == 1 else made
+    return Parsed(values, frozenset(values), open=tuple(open_words))

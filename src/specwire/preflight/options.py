@@ -1,136 +1,384 @@
-"""The options that a tree's server takes, read from its own argument definitions.
+"""The options that a tree's server takes, and what its parser would make of words.
 
-Two shapes exist: `parser.add_argument("--name", "--alias", type=int, default=...)`, and record fields
-`name: A[int, Arg(aliases=[...])] = default`.
+The engine parses with `argparse`, so does this: the options are read from the tree's source (`option_source`), their
+parsing is the standard library's own.
 """
 
 from __future__ import annotations
 
-import ast
-from dataclasses import dataclass
-from typing import Any
+import argparse
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from typing import Any, NoReturn
 
-from specwire.errors import SpecwireError
-from specwire.preflight.interpreter.modules import Module, Source
-from specwire.preflight.interpreter.values import ClassRef
+from specwire.preflight.interpreter.values import UNKNOWN
+from specwire.preflight.shell import is_open, shown
 
-PLACES = ("sglang/srt/server_args.py", "sglang/srt/arg_groups/fields")
+
+class Unread:
+    """A value that is given, but that the source or the text alone does not tell. `text` is what stands there."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __repr__(self) -> str:
+        return self.text
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Unread) and other.text == self.text
+
+    def __hash__(self) -> int:
+        return hash(self.text)
 
 
 @dataclass(frozen=True)
 class Option:
-    """`name` is the destination, such as `tp_size`. `kind`: value, flag, many (a list), optional (or alone)."""
+    """One option: `name` is its destination, such as `tp_size`, `names` are what it is written as.
+
+    `action`: store, append, set (stores `const`), boolean (`--x` and `--no-x`), none (takes no effect), refused
+    (`const` says why), or unread. `nargs` as in argparse. `type`, `choices`, `default` are UNKNOWN where they
+    cannot be told from the source. `made_by` is the class of the action, as the reader of config files tells them apart.
+    """
 
     name: str
     names: tuple[str, ...]
-    kind: str = "value"
-    type: str = "str"
+    action: str = "store"
+    nargs: int | str | None = None
+    type: Any = "str"
+    choices: Any = None
+    default: Any = None
+    const: Any = None
+    required: bool = False
+    made_by: str = "_StoreAction"
+    deprecated: str | None = None  # what to write instead, where the source says so
+
+    @property
+    def kind(self) -> str:
+        """`flag` (takes nothing), `many` (a list), `optional` (a value or nothing) or `value`."""
+        if self.nargs == 0 or self.action in ("set", "boolean"):
+            return "flag"
+        return "optional" if self.nargs == "?" else "value" if self.nargs is None else "many"
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why the engine's parser would not take a launch: `why` in its words, `fix`, and the word it is about."""
+
+    why: str
+    fix: str
+    word: str = ""
+    confidence: str = "certain"
+
+
+@dataclass(frozen=True)
+class Merger:
+    """How a tree reads `--config FILE`. `strict`: keys of actions other than store and store_true are refused.
+
+    `true_as`: what becomes of a key that is true: `flag` alone, `flag` of those known to be flags (`known`), or
+    `value` throughout. `spellings`: a key may be any long name of an option. `nested`: mappings become JSON.
+    """
+
+    strict: bool = False
+    true_as: str = "flag"
+    spellings: bool = False
+    nested: bool = False
+
+
+@dataclass(frozen=True)
+class Serve:
+    """How a tree's `sglang serve` looks at the words before the parser does: `positional`, the model may come first;
+    `model_type`, it takes --model-type for itself; `models`, the options of which it wants one."""
+
+    positional: bool = False
+    model_type: bool = False
+    models: tuple[str, ...] = ("--model-path",)
+
+
+@dataclass(frozen=True)
+class Parsed:
+    """What a parser made of words: what was given by destination, and what it would refuse or cannot be told."""
+
+    values: Mapping[str, Any]
+    given: frozenset[str]
+    refusals: tuple[Refusal, ...] = ()
+    unread: tuple[str, ...] = ()
+    open: tuple[str, ...] = ()  # words that only a shell knows, and that may hold more options
 
 
 @dataclass(frozen=True)
 class Options:
-    """All options of a tree by what they are written as."""
+    """All options of a tree by what they are written as, and how it reads config files and `sglang serve`."""
 
-    by_name: dict[str, Option]
+    by_name: Mapping[str, Option]
+    listed: tuple[Option, ...]
+    merger: Merger | None = None
+    serve: Serve | None = None
 
-    def find(self, name: str, source: str) -> Option | None:
-        """The option that `name` means: exactly, or as a prefix that fits one option alone, as argparse does.
+    def default(self, name: str) -> Any:
+        """An option's default, by its name without the dashes; UNKNOWN where it is not told, None without one."""
+        option = self.by_name.get(f"--{name}")
+        return option.default if option else None
 
-        Raises SpecwireError when a prefix fits several.
+    def parse(self, words: list[str], complete: bool = True) -> Parsed:
+        """Parse as the engine would. What it would refuse is noted, and the rest of the words is parsed all the same.
+
+        `complete`: no more words are to come from elsewhere, so what is required must be among these.
         """
-        if name in self.by_name:
-            return self.by_name[name]
-        fits = {option.name: option for written, option in self.by_name.items() if written.startswith(name)}
-        if len(fits) > 1:
-            written = sorted(option.names[0] for option in fits.values())
-            raise SpecwireError(f"{source}: {name} could mean {', '.join(written[:4])}. Write it out.")
-        return next(iter(fits.values()), None)
+        refusals: list[Refusal] = []
+        left = list(words)
+        for _ in range(len(words) + 2):
+            run = _Run(self, left, complete)
+            try:
+                parsed = run.parse()
+            except _Refused as error:
+                refusals.append(error.refusal)
+                left = error.rest
+                continue
+            return replace(parsed, refusals=(*refusals, *parsed.refusals))
+        raise AssertionError("each refusal takes a word away")
+
+    def near(self, word: str) -> str | None:
+        """The option that a wrong one was probably meant to be."""
+        from difflib import get_close_matches
+
+        close = get_close_matches(word.partition("=")[0], self.by_name, 1)
+        return close[0] if close else None
 
 
-def read_options(source: Source) -> Options:
-    """The tree's options. Raises SpecwireError when its argument definitions are not found."""
-    found: dict[str, Option] = {}
-    names = [PLACES[0]]
-    if source.tree.path(PLACES[1]).is_dir():
-        names += source.tree.python_files(PLACES[1])
-    for module in filter(None, map(source.module, names)):
-        nodes = list(ast.walk(module.node))
-        options = [option for node in nodes if isinstance(node, ast.ClassDef) for option in _fields(module, node)]
-        options += [option for node in nodes if _is_add_argument(node) for option in _argument(module, node)]
-        found |= {written: option for option in options for written in option.names}
-    if "--speculative-algorithm" not in found:
-        raise SpecwireError(
-            f"no --speculative-algorithm among the options in {source.tree.path(PLACES[0])}: this SGLang is too "
-            "old for EAGLE-3, or its argument definitions moved. Name another tree with --tree."
+class _Refused(Exception):
+    """A refusal that stopped the parser, and the words without what it was about."""
+
+    def __init__(self, refusal: Refusal, rest: list[str]) -> None:
+        self.refusal, self.rest = refusal, rest
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise argparse.ArgumentError(None, message)
+
+
+class _Run:
+    """One try at parsing words with the standard library, by the options as read."""
+
+    def __init__(self, options: Options, words: list[str], complete: bool) -> None:
+        self.options, self.words, self.complete = options, words, complete
+        self.refusals: list[Refusal] = []
+        self.unread: list[str] = []
+        self.given: list[str] = []
+        self.helped = False
+        self.parser = _Parser(add_help=False, exit_on_error=False)
+        self.parser.add_argument("-h", "--help", action=_helping(self))
+        for option in options.listed:
+            self.parser.add_argument(*option.names, dest=option.name, **self._keywords(option))
+
+    def _keywords(self, option: Option) -> dict[str, Any]:
+        nargs = 0 if option.kind == "flag" else option.nargs
+        if option.action == "boolean":
+            return {"action": _boolean(self, option), "default": argparse.SUPPRESS}
+        return {"action": _acting(self, option), "nargs": nargs, "default": argparse.SUPPRESS}
+
+    def parse(self) -> Parsed:
+        try:
+            found, extras = self.parser.parse_known_args(self.words)
+        except argparse.ArgumentError as error:
+            raise self._recovered(error) from error
+        values = {name: value for name, value in vars(found).items() if name != "help"}
+        opened = [word for word in extras if is_open(word) and not word.startswith("-")]
+        stray = [word for word in extras if word not in opened]
+        if stray:
+            refusal, meant = self._stray(stray), self._meant(stray)
+            if meant:
+                raise _Refused(refusal, [meant.get(word, word) for word in self.words])
+            self.refusals.append(refusal)
+        if self.complete and not opened and not self.helped:
+            self._required(values)
+        return Parsed(
+            values, frozenset(self.given), tuple(self.refusals), tuple(self.unread), tuple(map(shown, opened))
         )
-    return Options(found)
+
+    def _required(self, values: Mapping[str, Any]) -> None:
+        lacking = [option for option in self.options.listed if option.required and option.name not in self.given]
+        if lacking:
+            names = ", ".join("/".join(option.names) for option in lacking)
+            why = f"the following arguments are required: {names}"
+            self.refusals.append(Refusal(why, f"give {lacking[0].names[0]}", lacking[0].names[0]))
+
+    def _stray(self, words: list[str]) -> Refusal:
+        why = f"unrecognized arguments: {' '.join(map(shown, words))}"
+        named = [word for word in words if word.startswith("-") and len(word) > 1]
+        if meant := self._meant(words):
+            written = [word.partition("=")[0] for word in meant.values()]
+            return Refusal(why, f"write {', '.join(written[:4])}{' ...' * (len(written) > 4)}", named[0])
+        for word in named:
+            if near := self.options.near(word):
+                return Refusal(why, f"write {near}", word)
+        fix = "take it out, or use a release that has it" if named else "take the stray word out, or quote the value"
+        return Refusal(why, fix, words[0])
+
+    def _meant(self, words: list[str]) -> dict[str, str]:
+        """Words that are options but for how they are written: underscores for hyphens, or one hyphen for two."""
+        found = {}
+        for word in words:
+            name, equals, value = word.partition("=")
+            written = f"--{name.lstrip('-').replace('_', '-')}"
+            if name.startswith("-") and written != name and isinstance(option := self._option(written), Option):
+                found[word] = f"{option.names[0]}{equals}{value}"
+        return found
+
+    def _recovered(self, error: argparse.ArgumentError) -> _Refused:
+        """The refusal, and the words without the one that it is about; the rest is still to be judged."""
+        message = str(error)
+        for place, word in enumerate(self.words):
+            found = self._option(word)
+            if isinstance(found, list) and f"ambiguous option: {word}" in message:
+                names = sorted({option.names[0] for option in found})
+                after = self._values_after(place)
+                return _Refused(
+                    Refusal(shown(message), f"write it out: {' or '.join(names[:3])}", word),
+                    [*self.words[:place], *self.words[after:]],
+                )
+            if isinstance(found, Option) and error.argument_name == "/".join(found.names):
+                alone = self._values_after(place) == place + 1
+                if "ignored explicit argument" in message and "=" in word:
+                    name = word.partition("=")[0]
+                    rest = [*self.words[:place], name, *self.words[place + 1 :]]
+                    return _Refused(Refusal(shown(message), f"write {name} alone: it takes no value", name), rest)
+                if message.partition(": ")[2].startswith("expected") and "=" not in word and alone:
+                    rest = [*self.words[:place], *self.words[place + 1 :]]
+                    return _Refused(Refusal(shown(message), f"give {word} a value", word), rest)
+        place = next((place for place, word in enumerate(self.words) if word.startswith("-")), 0)
+        return _Refused(
+            Refusal(shown(message), "correct it", self.words[place]), [*self.words[:place], *self.words[place + 1 :]]
+        )
+
+    def _values_after(self, place: int) -> int:
+        """Where the words end that could be values of the option at `place`."""
+        after = place + 1
+        while after < len(self.words) and not self.words[after].startswith("-"):
+            after += 1
+        return after
+
+    def _option(self, word: str) -> Option | list[Option] | None:
+        """The option that a word means, or those that it could mean."""
+        name = word.partition("=")[0]
+        if name in self.options.by_name:
+            return self.options.by_name[name]
+        if not name.startswith("--"):
+            return None
+        fits = [option for written, option in self.options.by_name.items() if written.startswith(name)]
+        return fits[0] if len(fits) == 1 else fits or None
+
+    def value(self, option: Option, text: str) -> Any:
+        """One word as the option's type has it; what the type or the choices refuse is noted."""
+        name = "/".join(option.names)
+        if is_open(text):
+            self.unread.append(f"{option.names[0]} {shown(text)}")
+            return Unread(shown(text))
+        try:
+            made = convert(option.type, text)
+        except ValueError as error:
+            word = getattr(option.type, "name", option.type)
+            why = str(error) if isinstance(error, _Worded) else f"invalid {word} value: {text!r}"
+            self.refusals.append(Refusal(f"argument {name}: {why}", f"correct the value of {option.names[0]}", text))
+            return Unread(text)
+        if made is UNKNOWN or option.choices is UNKNOWN:
+            self.unread.append(f"{option.names[0]} {text}")
+            return Unread(text) if made is UNKNOWN else made
+        if option.choices is not None and made not in option.choices:
+            listed = ", ".join(map(repr, option.choices))
+            why = f"argument {name}: invalid choice: {made!r} (choose from {listed})"
+            self.refusals.append(Refusal(why, f"take one of {listed}", text))
+            return Unread(text)
+        return made
 
 
-def _is_add_argument(node: ast.AST) -> bool:
-    return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "add_argument"
+def _helping(run: _Run) -> type[argparse.Action]:
+    class Help(argparse.Action):
+        def __init__(self, option_strings: list[str], dest: str) -> None:
+            super().__init__(option_strings, dest, nargs=0, default=argparse.SUPPRESS)
+
+        def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+            run.helped = True
+            run.refusals.append(Refusal("prints its help and ends", f"take {option_string} out", str(option_string)))
+
+    return Help
 
 
-def _argument(module: Module, node: ast.Call) -> list[Option]:
-    """The option of an `add_argument` call; none when it has no long name."""
-    written = [_constant(argument) for argument in node.args]
-    names = tuple(name for name in written if isinstance(name, str) and name.startswith("--"))
-    if not names:
-        return []
-    keywords = {keyword.arg: keyword.value for keyword in node.keywords if keyword.arg}
-    dest = _constant(keywords.get("dest")) or names[0].lstrip("-").replace("-", "_")
-    kind, names = _kind(module, keywords, names)
-    return [Option(str(dest), names, kind, ast.unparse(keywords["type"]) if "type" in keywords else "str")]
+def _boolean(run: _Run, option: Option) -> type[argparse.Action]:
+    class Boolean(argparse.BooleanOptionalAction):
+        def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+            run.given.append(option.name)
+            super().__call__(parser, namespace, values, option_string)
+
+    return Boolean
 
 
-def _kind(module: Module, keywords: dict[str, ast.expr], names: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
-    action = ast.unparse(keywords["action"]) if "action" in keywords else ""
-    if "BooleanOptionalAction" in action:
-        return "flag", (*names, *(f"--no-{name[2:]}" for name in names))
-    if "store_true" in action or "store_false" in action or "store_const" in action:
-        return "flag", names
-    nargs = _constant(keywords.get("nargs"))
-    if nargs == 0 or ("nargs" not in keywords and _takes_nothing(module, action)):
-        return "flag", names
-    if nargs in ("+", "*") or isinstance(nargs, int):
-        return "many", names
-    return ("optional" if nargs == "?" else "value"), names
+def _acting(run: _Run, option: Option) -> type[argparse.Action]:
+    class Acting(argparse.Action):
+        def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+            run.given.append(option.name)
+            if option.action == "refused":
+                run.refusals.append(Refusal(str(option.const), f"take {option_string} out", str(option_string)))
+            elif option.action == "set":
+                setattr(namespace, self.dest, option.const)
+            elif option.action == "unread":
+                run.unread.append(option_string or self.dest)
+                setattr(namespace, self.dest, Unread(str(option_string)))
+            elif option.action in ("store", "append"):
+                if option.nargs == "?" and values is None:
+                    made = option.const
+                else:
+                    made = (
+                        [run.value(option, one) for one in values]
+                        if isinstance(values, list)
+                        else run.value(option, values)
+                    )
+                if option.action == "append":
+                    made = [*(getattr(namespace, self.dest, None) or []), made]
+                setattr(namespace, self.dest, made)
+
+    return Acting
 
 
-def _takes_nothing(module: Module, action: str) -> bool:
-    """Whether an action class of the tree is made for options without a value: its `nargs` defaults to 0."""
-    found = module.source.resolve(module, action) if action.isidentifier() else None
-    init = module.source.attribute(found, "__init__") if isinstance(found, ClassRef) else None
-    if init is None:
-        return False
-    spec = init[1].args
-    defaults = dict(zip([argument.arg for argument in spec.args][len(spec.args) - len(spec.defaults) :], spec.defaults))
-    return _constant(defaults.get("nargs")) == 0
+class _Worded(ValueError):
+    """What a type says itself of a value that it refuses."""
 
 
-def _fields(module: Module, node: ast.ClassDef) -> list[Option]:
-    """Options declared as annotated fields of a record."""
-    found = []
-    for item in node.body:
-        if not (isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)):
-            continue
-        note = item.annotation
-        if not (isinstance(note, ast.Subscript) and ast.unparse(note.value) in ("A", "Annotated")):
-            continue
-        parts = note.slice.elts if isinstance(note.slice, ast.Tuple) else [note.slice]
-        call = next((part for part in parts if isinstance(part, ast.Call) and ast.unparse(part.func) == "Arg"), None)
-        keywords = {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg} if call else {}
-        if _constant(keywords.get("no_cli")):
-            continue
-        written = _constant(keywords.get("cli_name")) or f"--{item.target.id.replace('_', '-')}"
-        aliases = keywords.get("aliases")
-        more = tuple(_constant(alias) for alias in aliases.elts) if isinstance(aliases, ast.List) else ()
-        kind, names = _kind(module, keywords, (written, *more))
-        base = ast.unparse(parts[0]).removeprefix("Optional[").removesuffix("]")
-        if kind == "value" and "type_parser" not in keywords:
-            kind = "flag" if base == "bool" else "many" if base.startswith(("List[", "list[")) else kind
-        found.append(Option(item.target.id, names, kind, base))
-    return found
+def convert(kind: Any, text: str) -> Any:
+    """A word as an argparse type has it; UNKNOWN for a type that is not known here. Raises ValueError if it refuses."""
+    return _TYPES[kind](text) if isinstance(kind, str) and kind in _TYPES else UNKNOWN
 
 
-def _constant(node: ast.AST | None) -> Any:
-    return node.value if isinstance(node, ast.Constant) else None
+def _human_readable(text: str) -> int:
+    """`4k`, `1.5M`, `2Ki`: a whole number, whole or with a suffix of thousands or of 1024."""
+    plain, step = text.strip(), {"k": 1, "M": 2, "G": 3, "T": 4}
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([kMGT])(i?)", plain)
+    if found is None:
+        return int(plain)
+    number, letter, binary = found.groups()
+    if binary:
+        if "." in number:
+            raise _Worded("Decimals are not allowed with IEC suffixes")
+        return int(number) * 2 ** (10 * step[letter])
+    return int(Decimal(number) * 10 ** (3 * step[letter]))
+
+
+def _graph_backend(text: str) -> str:
+    if text == "tc_piecewise":
+        raise _Worded("tc_piecewise was removed; select breakable, full, or disabled")
+    return text
+
+
+_TYPES: dict[str, Callable[[str], Any]] = {
+    "str": str,
+    "int": int,
+    "float": float,
+    "json.loads": json.loads,
+    "json_list_type": json.loads,
+    "human_readable_int": _human_readable,
+    "nullable_str": lambda text: None if text in ("", "None") else text,
+    "parse_cuda_graph_backend_arg": _graph_backend,
+}

@@ -1,143 +1,330 @@
-"""Splits what a person typed into commands and words, as a POSIX shell would. Runs nothing.
+"""Splits what a person typed into commands and words, as a POSIX shell or bash would. Runs nothing.
 
-Quotes, escapes, comments, line continuations, `;`, `&`, `|`, redirections and variables that the text
-itself sets are understood. What only a running shell could know stays as it is written.
+Quotes, escapes, comments, line continuations, `;`, `&`, `|`, redirections, arrays and variables that the text itself
+sets are understood. What only a running shell could know stays as it is written, and the word that holds it is *open*:
+a variable that is not set here or is set in one branch alone, `$(...)`, `$((...))`, a placeholder such as `<model>`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from specwire.errors import SpecwireError
 
 LIMIT = 1024 * 1024
-_ASSIGN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
-_VARIABLE = re.compile(r"\$(?:([A-Za-z_][A-Za-z0-9_]*)|\{([A-Za-z_][A-Za-z0-9_]*)(?::?-([^}]*))?\})")
+Value = str | list[str]
+# Private-use characters: one stands before what is open, the other for a blank inside it.
+_OPEN, _BLANK = "\ue000", "\ue001"
+_NAME = r"[A-Za-z_][A-Za-z0-9_]*"
+_ASSIGN = re.compile(rf"({_NAME})(\+?)=(.*)", re.S)
+_VARIABLE = re.compile(
+    rf"\$(?:({_NAME})|\{{({_NAME})(\[[@*]\])?(?:(:?[-=])([^}}]*))?\}}|(\{{[^}}]*\}})|([@*#?$!0-9-]))"
+)
+_PLACEHOLDER = re.compile(r"<[A-Za-z][^<>|;&\n\"'$`]*(?<! )>(?=[\s/]|$)")
+_SETTERS = ("export", "local", "declare", "readonly", "typeset")
+_OPENING, _CLOSING = ("if", "while", "until", "case", "for", "select"), ("fi", "done", "esac")
+_BETWEEN = ("then", "do", "else", "elif", "!", "time", "{", "}")
+
+
+def is_open(word: str) -> bool:
+    """Whether a word holds something that only a running shell knows."""
+    return _OPEN in word
+
+
+def shown(text: str) -> str:
+    """Text as it was written, without the marks of what is open."""
+    return text.replace(_OPEN, "").replace(_BLANK, " ")
+
+
+def opened(text: str) -> str:
+    """A word, or a part of one, that is open."""
+    return _OPEN + text.replace(" ", _BLANK).replace("\n", _BLANK).replace("\t", _BLANK)
+
+
+@dataclass(frozen=True)
+class Command:
+    """One command: its words, the line that it begins on, the lines that end in a backslash and a blank."""
+
+    words: list[str]
+    line: int
+    torn: tuple[int, ...] = ()
 
 
 @dataclass
 class _Reader:
     text: str
+    where: str
+    variables: dict[str, Value]
     place: int = 0
-    commands: list[list[str]] = field(default_factory=lambda: [[]])
+    commands: list[Command] = field(default_factory=list)
+    words: list[str] = field(default_factory=list)
+    begin: int = 0
+    torn: list[int] = field(default_factory=list)
     word: str | None = None
     drop: bool = False
-    variables: dict[str, str] = field(default_factory=dict)
+    branches: list[dict[str, Value | None]] = field(default_factory=list)
+    chain: dict[str, Value | None] | None = None  # set after && or ||: what the chain has set, and what was before
+
+    def line(self, place: int) -> int:
+        return bisect_right(self._starts, place)
+
+    def __post_init__(self) -> None:
+        self._starts = [0, *(match.end() for match in re.finditer("\n", self.text))]
+
+    def peek(self, length: int = 1) -> str:
+        return self.text[self.place : self.place + length]
+
+    def add(self, text: str) -> None:
+        if self.word is None and not self.words and not self.drop:
+            self.begin = max(0, self.place - 1)
+        self.word = (self.word or "") + text
 
     def end_word(self) -> None:
         if self.word is not None and not self.drop:
-            self.commands[-1].append(self.word)
+            self.words.append(self.word)
         self.drop = self.drop and self.word is None
         self.word = None
 
     def end_command(self) -> None:
         self.end_word()
-        words = self.commands[-1]
-        assigned = words[1:] if words[:1] == ["export"] else words
-        if assigned and all(_ASSIGN.match(word) for word in assigned):
-            self.variables.update(word.split("=", 1) for word in assigned)
+        self.drop = False
+        words, self.words = self._control(self.words), []
+        assigned = words[1:] if words[:1] and words[0] in _SETTERS else words
+        assigned = [word for word in assigned if not (word.startswith("-") and assigned is not words)]
+        if assigned and all(_ASSIGN.fullmatch(word) for word in assigned):
+            for word in assigned:
+                name, more, value = _ASSIGN.fullmatch(word).groups()
+                before = self.variables.get(name, "")
+                self.set(name, before + value if more and isinstance(before, str) else value)
         if words:
-            self.commands.append([])
+            self.commands.append(Command(words, self.line(self.begin), tuple(self.torn)))
+        self.torn = []
 
-    def add(self, text: str) -> None:
-        self.word = (self.word or "") + text
+    def _control(self, words: list[str]) -> list[str]:
+        """A command without the keywords of `if`, `for` and the like, whose branches are noted."""
+        while words and words[0] in (*_OPENING, *_CLOSING, *_BETWEEN):
+            keyword, words = words[0], words[1:]
+            if keyword in ("else", "elif") and self.branches:
+                self._leave(self.branches[-1])
+                self.branches[-1] = {}
+            elif keyword in _CLOSING and self.branches:
+                self._leave(self.branches.pop())
+            elif keyword in _OPENING:
+                self.branches.append({})
+                if keyword in ("for", "select") and words:
+                    self.set(words[0], opened(f"${words[0]}"))
+                    return []
+                if keyword == "case":
+                    return []
+        return words
+
+    def set(self, name: str, value: Value) -> None:
+        for changed in [*self.branches[-1:], *([self.chain] if self.chain is not None else [])]:
+            changed.setdefault(name, self.variables.get(name))
+        self.variables[name] = value
+
+    def _leave(self, changed: Mapping[str, Value | None]) -> None:
+        """End a branch that may not have run: what it set is open, beside what was there before."""
+        for name, before in changed.items():
+            now = self.variables.get(name)
+            if isinstance(now, list):
+                kept = before if isinstance(before, list) and now[: len(before)] == before else []
+                self.set(name, [*kept, opened(f"${{{name}[@]}}")])
+            else:
+                more = isinstance(before, str) and isinstance(now, str) and before and now.startswith(before)
+                self.set(name, f"{before} {opened(f'${name}')}" if more else opened(f"${name}"))
+
+    def end_chain(self) -> None:
+        if self.chain is not None:
+            changed, self.chain = self.chain, None
+            self._leave(changed)
 
 
-def split_commands(text: str, where: str, variables: Mapping[str, str] | None = None) -> list[list[str]]:
-    """The commands of a text, each a list of words. Assignments (`VAR=x`) stay words of their command.
+def split_commands(text: str, where: str, variables: Mapping[str, Value] | None = None) -> list[Command]:
+    """The commands of a text, each with its words. Assignments (`VAR=x`) stay words of their command.
 
     Raises SpecwireError for a quote that is not closed and for texts over a megabyte.
     """
     if len(text) > LIMIT:
         raise SpecwireError(f"{where} has more than {LIMIT:,} characters: give a launch command or a short script.")
-    reader = _Reader(re.sub(r"\\[ \t]*\r?\n", " ", text).replace("\r\n", "\n"), variables=dict(variables or {}))
+    cleaned = text.replace(_OPEN, "").replace(_BLANK, "").replace("\r\n", "\n")
+    reader = _Reader(cleaned, where, dict(variables or {}))
     while reader.place < len(reader.text):
-        _step(reader, where)
+        _step(reader)
     reader.end_command()
-    return [words for words in reader.commands if words]
+    return reader.commands
 
 
-def _step(reader: _Reader, where: str) -> None:
+def _step(reader: _Reader) -> None:
     char = reader.text[reader.place]
+    if char == "<" and (match := _PLACEHOLDER.match(reader.text, reader.place)):
+        reader.place = match.end()
+        reader.add(opened(match[0]))
+        return
     reader.place += 1
     if char in " \t":
         reader.end_word()
     elif char in "\n;|&":
         _operator(reader, char)
     elif char in "<>":
-        if reader.word is not None and reader.word.isdigit():
-            reader.word = None
-        reader.end_word()
-        reader.drop = True
-        while reader.place < len(reader.text) and reader.text[reader.place] in "<>&":
-            reader.place += 1
+        _redirection(reader)
+    elif char == "(":
+        _parenthesis(reader)
+    elif char == ")":
+        reader.end_command()
     elif char == "#" and reader.word is None:
         end = reader.text.find("\n", reader.place)
         reader.place = len(reader.text) if end < 0 else end
     elif char == "'":
-        reader.add(_until(reader, "'", where))
+        reader.add(_until(reader, "'"))
     elif char == '"':
-        reader.add(_double(reader, where))
-    elif char == "\\" and reader.place < len(reader.text):
-        reader.add(reader.text[reader.place])
-        reader.place += 1
+        _double(reader)
+    elif char == "\\":
+        _backslash(reader)
+    elif char == "`":
+        reader.add(opened(f"`{_until(reader, '`')}`"))
     elif char == "$":
-        _variable(reader)
+        _dollar(reader, quoted=False)
     else:
         reader.add(char)
 
 
 def _operator(reader: _Reader, char: str) -> None:
-    if char == "&" and reader.place < len(reader.text) and reader.text[reader.place] == ">":
+    if char == "&" and reader.peek() == ">":
         reader.end_word()
         return
+    both = char in "&|" and reader.peek() == char
     reader.end_command()
-    reader.drop = False
+    if both:
+        reader.place += 1
+        reader.chain = {} if reader.chain is None else reader.chain
+    elif char in "\n;":
+        reader.end_chain()
 
 
-def _until(reader: _Reader, quote: str, where: str) -> str:
+def _redirection(reader: _Reader) -> None:
+    if reader.word is not None and reader.word.isdigit():
+        reader.word = None
+    reader.end_word()
+    reader.drop = True
+    while reader.peek() and reader.peek() in "<>&":
+        reader.place += 1
+
+
+def _parenthesis(reader: _Reader) -> None:
+    """`NAME=(` begins an array; any other opening parenthesis a subshell, or a function's body."""
+    match = _ASSIGN.fullmatch(reader.word) if reader.word else None
+    if match is None or match[3]:
+        reader.end_command()
+        return
+    name, more = match[1], match[2]
+    command, reader.words, reader.word = [*reader.words, reader.word], [], None
+    start = reader.place
+    while reader.peek() != ")":
+        if not reader.peek():
+            raise _not_closed(reader, "(", start)
+        if reader.peek() == "\n":
+            reader.place += 1
+            reader.end_word()
+        else:
+            _step(reader)
+    reader.place += 1
+    reader.end_word()
+    items, reader.words = reader.words, command[:-1]
+    before = reader.variables.get(name)
+    known = before if isinstance(before, list) else [before] if before else []
+    reader.set(name, [*known, *items] if more else items)
+
+
+def _backslash(reader: _Reader) -> None:
+    torn = re.compile(r"[ \t]+\n").match(reader.text, reader.place)
+    if reader.peek() == "\n":
+        reader.place += 1
+    elif torn:
+        # A blank after the backslash: a shell would end the command here. Noted, and read as it was meant.
+        reader.torn.append(reader.line(reader.place))
+        reader.place = torn.end()
+        reader.end_word()
+    elif reader.peek():
+        reader.place += 1
+        reader.add(reader.text[reader.place - 1])
+
+
+def _until(reader: _Reader, quote: str) -> str:
     end = reader.text.find(quote, reader.place)
     if end < 0:
-        raise _not_closed(reader, quote, reader.place, where)
+        raise _not_closed(reader, quote, reader.place)
     found = reader.text[reader.place : end]
     reader.place = end + 1
     return found
 
 
-def _double(reader: _Reader, where: str) -> str:
-    start, parts = reader.place, []
+def _double(reader: _Reader) -> None:
+    start = reader.place
+    reader.add("")
     while reader.place < len(reader.text):
         char = reader.text[reader.place]
         reader.place += 1
         if char == '"':
-            return "".join(parts)
-        if char == "\\" and reader.text[reader.place : reader.place + 1] in ("$", "`", '"', "\\"):
-            parts.append(reader.text[reader.place])
+            return
+        if char == "\\" and reader.peek() in ("$", "`", '"', "\\"):
+            reader.add(reader.peek())
             reader.place += 1
+        elif char == "\\" and reader.peek() == "\n":
+            reader.place += 1
+        elif char == "`":
+            reader.add(opened(f"`{_until(reader, '`')}`"))
         elif char == "$":
-            found = _VARIABLE.match(reader.text, reader.place - 1)
-            parts.append(_expanded(reader, found) if found else "$")
-            reader.place = found.end() if found else reader.place
+            _dollar(reader, quoted=True)
         else:
-            parts.append(char)
-    raise _not_closed(reader, '"', start, where)
+            reader.add(char)
+    raise _not_closed(reader, '"', start)
 
 
-def _not_closed(reader: _Reader, quote: str, start: int, where: str) -> SpecwireError:
+def _not_closed(reader: _Reader, quote: str, start: int) -> SpecwireError:
     after = reader.text[start:].splitlines()[:1]
-    return SpecwireError(f"{where}: the quote {quote} before {''.join(after)[:40]!r} is not closed. Close it.")
+    kind = "bracket" if quote == "(" else "quote"
+    return SpecwireError(f"{reader.where}: the {kind} {quote} before {''.join(after)[:40]!r} is not closed. Close it.")
 
 
-def _variable(reader: _Reader) -> None:
-    """An unquoted variable: its value, split into words at blanks as a shell does."""
+def _dollar(reader: _Reader, quoted: bool) -> None:
+    """What stands behind a `$`: a variable, an array, or what only a running shell can compute."""
+    if reader.peek() == "(":
+        reader.add(opened(f"${_balanced(reader)}"))
+        return
+    if reader.peek() in ("'", '"') and not quoted:
+        return  # $'...' and $"...": as the quote alone, but for escapes that no launch has
     found = _VARIABLE.match(reader.text, reader.place - 1)
     if not found:
         reader.add("$")
         return
     reader.place = found.end()
     value = _expanded(reader, found)
+    if isinstance(value, list):
+        _spread(reader, value, whole=quoted and found[0].endswith("[*]}"))
+    elif quoted:
+        reader.add(value)
+    else:
+        _split(reader, value)
+
+
+def _balanced(reader: _Reader) -> str:
+    """A text in parentheses, those included, up to the one that closes the first."""
+    start, depth = reader.place, 0
+    while reader.place < len(reader.text):
+        char = reader.text[reader.place]
+        reader.place += 1
+        depth += {"(": 1, ")": -1}.get(char, 0)
+        if depth == 0:
+            return reader.text[start : reader.place]
+    raise _not_closed(reader, "(", start)
+
+
+def _split(reader: _Reader, value: str) -> None:
+    """An unquoted value: words, split at blanks as a shell does."""
     words = value.split()
     for number, word in enumerate(words):
         if number or value[:1].isspace():
@@ -147,8 +334,41 @@ def _variable(reader: _Reader) -> None:
         reader.end_word()
 
 
-def _expanded(reader: _Reader, found: re.Match[str]) -> str:
-    name, default = found[1] or found[2], found[3]
+def _spread(reader: _Reader, items: Sequence[str], whole: bool) -> None:
+    """An array's items, each a word of its own, or all in one."""
+    if whole:
+        reader.add(" ".join(items))
+        return
+    if not items and reader.word == "":
+        reader.word = None  # "${EMPTY[@]}" is no word at all
+    for number, item in enumerate(items):
+        if number:
+            reader.end_word()
+        reader.add(item)
+
+
+def _expanded(reader: _Reader, found: re.Match[str]) -> Value:
+    name, array, operator, default = found[1] or found[2], found[3], found[4], found[5]
+    if name is None:
+        return opened(found[0])
     if name in reader.variables:
-        return reader.variables[name]
-    return default if default is not None else found[0]
+        value = reader.variables[name]
+        if array or not isinstance(value, list):
+            return value
+        return value[0] if value else ""
+    if operator is not None:
+        made = _default(reader, default)
+        if operator.endswith("="):
+            reader.set(name, made)
+        return made
+    return opened(found[0])
+
+
+def _default(reader: _Reader, text: str) -> str:
+    """What stands behind `:-`, with its own variables and without its quotes."""
+    made = _VARIABLE.sub(lambda found: _joined(_expanded(reader, found)), text)
+    return made.replace('"', "").replace("'", "")
+
+
+def _joined(value: Value) -> str:
+    return " ".join(value) if isinstance(value, list) else value

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from specwire.errors import SpecwireError
 from specwire.preflight import (
     check_algorithm,
     check_boundaries,
@@ -18,8 +19,8 @@ from specwire.preflight import (
 )
 from specwire.preflight.facts import Facts, Recorded, gather, golden_words
 from specwire.preflight.interpreter.modules import Source
-from specwire.preflight.launch import Launch, launch_file, process_launch, typed_launch
-from specwire.preflight.options import read_options
+from specwire.preflight.launch import Given, Launch, in_file, of_process, typed
+from specwire.preflight.option_source import read_options
 from specwire.preflight.outcome import CONFIDENCE, Check, fault, ok, skipped
 from specwire.preflight.rule import draft_rule, graph_order
 from specwire.trees.tree import Tree
@@ -56,10 +57,10 @@ def preflight(
     """
     source = Source(trees[0])
     recorded = _recorded(golden, trained)
-    given = launch, launch_from, pid
-    facts = gather(source, target, draft, _launch(source, *given), recorded)
+    given = _given(launch, launch_from, pid)
+    facts = gather(source, target, draft, _read(source, given), recorded)
     checks = [found for check in CHECKS for found in check(facts)]
-    rows = [_row(facts), *(_row(_served_by(facts, Source(tree), given)) for tree in trees[1:])]
+    rows = [_row(facts), *(_served_by(facts, tree, given) for tree in trees[1:])]
     if len(trees) > 1:
         checks = [_without_launch(check) for check in checks] + [_all_match(rows)]
     return {
@@ -116,16 +117,21 @@ def causes(checks: list[Check]) -> list[dict[str, Any]]:
     return [check.cause for check in sorted(faults, key=lambda check: CONFIDENCE.index(check.confidence))]
 
 
-def _served_by(facts: Facts, source: Source, given: tuple[str | None, Path | None, int | None]) -> Facts:
-    """The same target, draft and launch on another tree."""
-    rule, plumbing = draft_rule(source, facts.target_config, facts.draft)
-    return replace(facts, source=source, rule=rule, plumbing=plumbing, launch=_launch(source, *given))
+def _served_by(facts: Facts, tree: Tree, given: Given | None) -> dict[str, Any]:
+    """The row of another tree, for the same target, draft and launch: what it cannot be asked is unknown there alone."""
+    try:
+        source = Source(tree)
+        rule, plumbing = draft_rule(source, facts.target_config, facts.draft)
+        return _row(replace(facts, source=source, rule=rule, plumbing=plumbing, launch=_read(source, given)))
+    except SpecwireError as error:
+        unknown = dict.fromkeys(("layer_ids", "captured_boundaries", "matches", "where", "graph_order", "ids_to_write"))
+        return {"tree": tree.named, "version": tree.version, **unknown, "rule": "", "problem": str(error)}
 
 
 def _row(facts: Facts) -> dict[str, Any]:
     """What a tree would capture for this draft's config, and whether that is what it was trained on."""
     tree, rule, plumbing = facts.source.tree, facts.rule, facts.plumbing
-    unknown = ", ".join(facts.launch.unknown) if facts.launch else ""
+    refused = "; ".join(refusal.why for refusal in facts.refusals)
     matches = None
     if facts.trained is not None and rule.understood and not plumbing.problem:
         same = rule.captured == facts.trained and rule.problem is None
@@ -133,7 +139,7 @@ def _row(facts: Facts) -> dict[str, Any]:
     handed, said = graph_order(rule, plumbing) or (facts.trained, None)
     if matches and facts.graphs and handed != facts.trained:
         matches = None if facts.assumed else False
-    if unknown:
+    if refused:
         matches = False
     return {
         "tree": tree.named,
@@ -143,9 +149,7 @@ def _row(facts: Facts) -> dict[str, Any]:
         "matches": matches,
         "rule": rule.text,
         "where": rule.where,
-        "problem": plumbing.problem
-        or rule.problem
-        or (f"has no option {unknown}: it would not start" if unknown else None),
+        "problem": plumbing.problem or rule.problem or (f"would not start so: {refused}" if refused else None),
         "graph_order": said if handed != facts.trained and facts.graphs is not False else None,
         "ids_to_write": rule.ids_for(facts.trained) if facts.trained and not facts.assumed else None,
     }
@@ -158,10 +162,11 @@ def _recorded(golden: Path | None, trained: Sequence[int] | None) -> Recorded | 
     return words if trained is None else replace(words, trained=tuple(trained), assumed=False, relabelled=None)
 
 
-def _launch(source: Source, text: str | None, path: Path | None, pid: int | None) -> Launch | None:
-    if text is None and path is None and pid is None:
-        return None
-    options = read_options(source)
+def _given(text: str | None, path: Path | None, pid: int | None) -> Given | None:
     if text is not None:
-        return typed_launch(text, options)
-    return launch_file(path, options) if path is not None else process_launch(pid, options)
+        return typed(text)
+    return in_file(path) if path is not None else of_process(pid) if pid is not None else None
+
+
+def _read(source: Source, given: Given | None) -> Launch | None:
+    return given.read(read_options(source)) if given else None
