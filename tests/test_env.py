@@ -7,6 +7,7 @@ import venv
 from importlib import metadata
 
 import pytest
+from small_trees import make_tree
 
 from specwire import __version__, environment, needs
 from specwire.errors import SpecwireError
@@ -66,3 +67,33 @@ def test_a_package_missed_in_the_middle_is_no_bug_of_specwire():
 def test_json_is_one_object():
     done = subprocess.run([sys.executable, "-m", "specwire", "env", "--json"], capture_output=True, text=True)
     assert json.loads(done.stdout)["schema"] == "specwire.env/1"
+
+
+@pytest.fixture
+def without_posix_locks(tmp_path):
+    """specwire as on a system that has no fcntl, beside a small tree."""
+    make_tree(tmp_path)
+    (tmp_path / "left.py").write_text("def f(x):\n    print('[EAGLE3-DEBUG]', x)\n    return x\n")
+
+    def call(words):
+        hide = "import sys; sys.modules['fcntl'] = None\nfrom specwire.cli import main\nmain()"
+        return subprocess.run(
+            [sys.executable, "-c", hide, *words.split()], capture_output=True, text=True, cwd=tmp_path
+        )
+
+    return call
+
+
+@pytest.mark.parametrize(
+    "words, code",
+    [("gate sglang", 0), ("gate left.py", 1), ("explain norm", 0), ("--help", 0), ("probes", 0), ("preflight -h", 0)],
+)
+def test_what_only_reads_works_without_the_locks_of_posix(words, code, without_posix_locks):
+    done = without_posix_locks(words)
+    assert done.returncode == code and "lock" not in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize("words", ["apply .", "remove .", "strip left.py"])
+def test_what_changes_files_says_in_a_sentence_what_this_system_lacks(words, without_posix_locks):
+    done = without_posix_locks(words)
+    assert done.returncode == 2 and "use Linux, macOS or WSL" in done.stderr and "Traceback" not in done.stderr

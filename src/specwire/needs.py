@@ -17,11 +17,18 @@ def require(*packages: str) -> None:
     """Raises SpecwireError, with the line to type, when a package is missing: asked before the work begins."""
     missing = [name for name in packages if find_spec(name) is None]
     if missing:
-        raise SpecwireError(missing_package(missing[0]))
+        raise SpecwireError(missing_package(missing[0]) or f"this command needs {missing[0]}")
 
 
-def missing_package(name: str) -> str:
-    """What to do about a package that cannot be imported here."""
+NOT_ON_WINDOWS = ("fcntl",)  # what changes files takes locks that only POSIX systems have
+
+
+def missing_package(name: str) -> str | None:
+    """What to do about a package that cannot be imported here; None for one that nobody is expected to miss."""
+    if name in NOT_ON_WINDOWS:
+        return "this command changes files under a lock that this system does not have: use Linux, macOS or WSL"
+    if name not in EXTRAS:
+        return None
     return (
         f"this command needs {name}, which this Python does not have. "
         f"Type: pip install 'specwire[{EXTRAS[name][0]}]', or install specwire into the environment of the engine, "

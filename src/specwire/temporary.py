@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import shutil
 import stat
@@ -22,6 +21,8 @@ _held: dict[Path, BinaryIO] = {}
 
 def make(run_id: str = "") -> Path:
     """A new directory of this user's alone. Raises OSError where none can be made."""
+    import fcntl  # not on Windows, where the commands that only read work
+
     sweep()
     place = Path(tempfile.mkdtemp(prefix="specwire-"))
     lock = open_lock(place / f"{_RUNNING}.new")
@@ -74,6 +75,8 @@ def sweep() -> None:
 
 
 def _sweep(place: Path) -> None:
+    import fcntl  # not on Windows, where the commands that only read work
+
     status = os.lstat(place)
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or not os.path.lexists(place / _RUNNING):
         return

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import shutil
@@ -27,6 +26,8 @@ HOPELESS = 0.75  # a point whose best run is this far below the best point's mea
 @contextlib.contextmanager
 def held(out: Path) -> Iterator[None]:
     """The directory, for one sweep at a time. Raises SpecwireError while another one has it."""
+    import fcntl  # not on Windows, where the commands that only read work
+
     make_private(out)
     with open_lock(out / ".lock") as lock:
         try:

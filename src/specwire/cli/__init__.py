@@ -149,11 +149,11 @@ def main(argv: list[str] | None = None) -> None:
     except Exception as error:
         import traceback
 
-        from specwire.needs import EXTRAS, missing_package
+        from specwire.needs import missing_package
 
         package = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
-        if package in EXTRAS:
-            _complain(missing_package(package))
+        if missing := missing_package(package):
+            _complain(missing)
             sys.exit(FAULT)
         traceback.print_exc()
         _complain("this is a bug in specwire; nothing more was done")

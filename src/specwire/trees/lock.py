@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -41,6 +40,8 @@ def locked(root: Path) -> Iterator[None]:
 
 
 def _lock(handle: int, root: Path) -> None:
+    import fcntl  # not on Windows, where the commands that only read work
+
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -7,7 +7,6 @@ view replace its links by files; what the links lead to is never written.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import glob
 import os
 import secrets
@@ -80,6 +79,8 @@ def _beside(place: Path, state: str) -> Path:
 @contextlib.contextmanager
 def _unused(folder: str) -> Iterator[bool]:
     """Whether no living process holds the folder's lock."""
+    import fcntl  # not on Windows, where the commands that only read work
+
     try:
         handle = open_directory(folder)
     except FileNotFoundError:
@@ -138,6 +139,8 @@ def _is_ours(path: Path, origin: Path) -> bool:
 @contextlib.contextmanager
 def _building(place: Path) -> Iterator[Path]:
     """A new directory beside `place`, locked while we live; gone afterwards unless it was renamed."""
+    import fcntl  # not on Windows, where the commands that only read work
+
     building = _beside(place, "building")
     building.mkdir()
     handle = open_directory(building)
