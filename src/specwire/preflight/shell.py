@@ -61,6 +61,8 @@ class _Reader:
     place: int = 0
     commands: list[Command] = field(default_factory=list)
     words: list[str] = field(default_factory=list)
+    quoted: bool = False  # whether any of the word under way is: then it is no keyword
+    bare: int = 0  # how many words of the command, from its first on, are written without a quote
     begin: int = 0
     torn: list[int] = field(default_factory=list)
     word: str | None = None
@@ -84,7 +86,9 @@ class _Reader:
 
     def end_word(self) -> None:
         if self.word is not None and not self.drop:
+            self.bare += self.bare == len(self.words) and not self.quoted
             self.words.append(self.word)
+        self.quoted = False
         self.drop = self.drop and self.word is None
         self.word = None
 
@@ -92,6 +96,7 @@ class _Reader:
         self.end_word()
         self.drop = False
         words, self.words = self._control(self.words), []
+        self.bare = 0
         assigned = words[1:] if words[:1] and words[0] in _SETTERS else words
         assigned = [word for word in assigned if not (word.startswith("-") and assigned is not words)]
         if assigned and all(_ASSIGN.fullmatch(word) for word in assigned):
@@ -105,8 +110,9 @@ class _Reader:
 
     def _control(self, words: list[str]) -> list[str]:
         """A command without the keywords of `if`, `for` and the like, whose branches are noted."""
-        while words and words[0] in (*_OPENING, *_CLOSING, *_BETWEEN):
+        while words and self.bare and words[0] in (*_OPENING, *_CLOSING, *_BETWEEN):
             keyword, words = words[0], words[1:]
+            self.bare -= 1
             if keyword in ("else", "elif") and self.branches:
                 self._leave(self.branches[-1])
                 self.branches[-1] = {}
@@ -178,18 +184,19 @@ def _step(reader: _Reader) -> None:
     elif char == "#" and reader.word is None:
         end = reader.text.find("\n", reader.place)
         reader.place = len(reader.text) if end < 0 else end
-    elif char == "'":
-        reader.add(_until(reader, "'"))
-    elif char == '"':
-        _double(reader)
-    elif char == "\\":
-        _backslash(reader)
+    elif char in "'\"\\":
+        reader.quoted = True
+        {"'": _single, '"': _double, "\\": _backslash}[char](reader)
     elif char == "`":
         reader.add(opened(f"`{_until(reader, '`')}`"))
     elif char == "$":
         _dollar(reader, quoted=False)
     else:
         reader.add(char)
+
+
+def _single(reader: _Reader) -> None:
+    reader.add(_until(reader, "'"))
 
 
 def _operator(reader: _Reader, char: str) -> None:
