@@ -12,13 +12,13 @@ from specwire.diagnosis.finding import Cause
 
 def check(evidence: Evidence) -> Cause | None:
     hidden, trained = evidence.golden.hidden, evidence.trained
-    split = evidence.context.launch.get("disaggregation_mode", "null") not in ("null", "none", "")
+    split = evidence.context.launch.get("disaggregation-mode", "null") not in ("null", "none", "")
     if evidence.slot_count != 1 or len(trained) < 2 or not split or evidence.found[0] != trained[0]:
         return None
     return Cause(
         "certain",
         f"the draft received {hidden} columns, exactly slot 0 of the {len(trained)} x {hidden} that were sent, and "
-        f"the engine runs disaggregated ({evidence.context.launch['disaggregation_mode']})",
+        f"the engine runs disaggregated ({evidence.context.launch.get('disaggregation-mode')})",
         f"make the transfer buffer {len(trained) * hidden} wide, as the concat is",
         steps=0,
     )

@@ -25,6 +25,7 @@ from preflight_models import (
 )
 
 from specwire.cli.preflight import command
+from specwire.diagnosis.context import make_context
 from specwire.errors import SpecwireError
 from specwire.model_files import target_name
 from specwire.preflight import preflight
@@ -694,6 +695,23 @@ def test_the_table_of_releases(tmp_path):
     assert preflight(served, made, trees)["verdict"] == "inconclusive"
 
 
+def test_check_judges_a_launch_as_preflight_does(tmp_path):
+    """One reader of launches: the environment counts, and so does every value of a list."""
+    served, made = target(tmp_path / "t"), draft(tmp_path / "d")
+    launch = (
+        f"SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN=1 python -m sglang.launch_server --model-path {served} "
+        f"--speculative-draft-model-path {made} --speculative-algorithm EAGLE3 --context-length 8192 --cuda-graph-bs 1 2 4"
+    )
+    tree = Tree.find(ADDS_ONE)
+    said = preflight(served, made, [tree], launch=launch, trained=[2, 6, 9])["causes"][0]
+    context = make_context(target=served, draft=made, launch=launch, tree=tree)
+    assert (said["id"], said["confidence"]) == ("rope", "possible")
+    assert {name: check.cause for name, check in context.static.items()} == {"rope": said}
+    assert context.launch.get("cuda-graph-bs") == [1, 2, 4]
+    assert make_context(launch="--cuda-graph-bs 1 2 --tp 2").launch.get("cuda-graph-bs") == ["1", "2"]
+    assert make_context(launch="--pp 2 -x $Y").stages == 2
+
+
 # The command line.
 
 
@@ -714,7 +732,13 @@ def arguments(system, *more):
 
 @pytest.mark.parametrize(
     "more, code, verdict",
-    [(["--trained", "2,6,9"], 0, "ok"), (["--trained", "[3, 7, 10]"], 1, "fault"), ([], 3, "inconclusive")],
+    [
+        (["--trained", "2,6,9"], 0, "ok"),
+        (["--trained", " [ 2, 6 ,9 ] "], 0, "ok"),
+        (["--trained", "2 6 9"], 0, "ok"),
+        (["--trained", "[3, 7, 10]"], 1, "fault"),
+        ([], 3, "inconclusive"),
+    ],
 )
 def test_exit_codes_and_json(system, more, code, verdict):
     shown = call(*arguments(system, "--json", *more))

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shlex
 import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from specwire.errors import FAULT, FINDING, SpecwireError
 from specwire.goldens.golden import check_token_ids, open_golden
 from specwire.model_files import read_config, text_config
 from specwire.patching import marks, surgery
+from specwire.preflight.launch import in_words
 from specwire.progress import Progress
 from specwire.regular import make_private, open_regular, read_source
 from specwire.trees.identity import model_identity, tree_identity
@@ -157,7 +157,7 @@ def _seen_before(job: Job) -> str:
 
     paths = ["--model-path", str(job.target), "--speculative-draft-model-path", str(job.draft)]
     try:
-        launch = shlex.join([*paths, *_as_launched(job), "--device", job.device])
+        launch = in_words([*paths, *_as_launched(job), "--device", job.device])
         causes = preflight(job.target, job.draft, [job.tree], launch=launch, golden=job.golden)["causes"]
     except SpecwireError:
         return ""
@@ -239,7 +239,7 @@ def check_run(
     context = make_context(
         target=job.target,
         draft=job.draft,
-        launch=shlex.join(_as_launched(job)),
+        launch=in_words(_as_launched(job)),
         tree=job.tree,
         accept_length=accept_length,
         trained=trained,

@@ -14,9 +14,15 @@ from specwire.errors import SpecwireError
 
 
 def numbers(text: str, option: str) -> list[int]:
-    """What an option such as `--tokens 3,4,5` lists: at least one. Raises SpecwireError for anything else."""
+    """What an option such as `--tokens 3,4,5` lists, in brackets or not, with commas or blanks: at least one.
+
+    Raises SpecwireError for anything else.
+    """
+    plain = text.strip()
+    if (plain[:1], plain[-1:]) in (("[", "]"), ("(", ")")):
+        plain = plain[1:-1]
     try:
-        found = [int(part) for part in text.replace(" ", ",").split(",") if part]
+        found = [int(part) for part in plain.replace(",", " ").split()]
     except ValueError:
         found = []
     if not found:
@@ -26,7 +32,7 @@ def numbers(text: str, option: str) -> list[int]:
 
 def listed(ctx: click.Context, option: click.Parameter, text: str | None) -> list[int] | None:
     """The callback of an option that takes `numbers`; None when it was not given."""
-    return numbers(text, option.opts[0]) if text else None
+    return None if text is None else numbers(text, option.opts[0])
 
 
 as_json = click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout, nothing else there.")
@@ -53,7 +59,7 @@ trained = click.option(
     "--trained",
     metavar="KS",
     callback=listed,
-    help="The boundaries that the draft was trained on, in slot order; overrules the golden.",
+    help="The boundaries that the draft was trained on, in slot order, such as 3,31,59; overrules the golden.",
 )
 wait = click.option(
     "--wait", type=float, metavar="SECONDS", help="While a process runs from the tree, wait so long for its end."

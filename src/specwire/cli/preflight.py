@@ -6,19 +6,10 @@ from pathlib import Path
 
 import click
 
-from specwire.cli._options import as_json, emit, note, python_exe, quiet
+from specwire.cli._options import as_json, emit, note, python_exe, quiet, trained
 from specwire.errors import FINDING, INCONCLUSIVE, OK
 
 CODES = {"ok": OK, "fault": FINDING, "inconclusive": INCONCLUSIVE}
-
-
-def _boundaries(ctx: click.Context, option: click.Parameter, text: str | None) -> list[int] | None:
-    if text is None:
-        return None
-    try:
-        return [int(part) for part in text.strip("[] ").split(",")]
-    except ValueError as error:
-        raise click.BadParameter(f"{text!r} is no list of numbers such as 3,31,59") from error
 
 
 @click.command()
@@ -33,12 +24,7 @@ def _boundaries(ctx: click.Context, option: click.Parameter, text: str | None) -
 )
 @python_exe
 @click.option("--golden", type=click.Path(path_type=Path), help="Whose metadata says what the draft was trained on.")
-@click.option(
-    "--trained",
-    callback=_boundaries,
-    metavar="LIST",
-    help="The trained boundaries in slot order, such as 3,31,59; overrules the golden.",
-)
+@trained
 @click.option(
     "--launch",
     metavar="ARGS",

@@ -3,7 +3,6 @@ do."""
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -12,22 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from specwire.errors import SpecwireError
 from specwire.model_files import checkpoint, draft_layer_ids, read_config, target_name
+from specwire.preflight.launch import Given, Launch, typed
 from specwire.tensorfile import TensorFile
 
 if TYPE_CHECKING:
+    from specwire.preflight.options import Options
     from specwire.preflight.outcome import Check
     from specwire.trees.tree import Tree
 
-_ALIASES = {
-    "speculative_algo": "speculative_algorithm",
-    "speculative_draft_model": "speculative_draft_model_path",
-    "tp": "tp_size",
-    "tensor_parallel_size": "tp_size",
-    "pp": "pp_size",
-    "pipeline_parallel_size": "pp_size",
-    "dp": "dp_size",
-    "model": "model_path",
-}
 Rule = Callable[[Sequence[int] | None], Sequence[int] | None]
 
 
@@ -38,7 +29,7 @@ class Context:
     `rule` maps a draft's layer ids (None: no ids given) to the boundaries that the tree captures for them.
     """
 
-    launch: Mapping[str, str] = field(default_factory=dict)
+    launch: Launch = field(default_factory=Launch)
     target_dir: Path | None = None
     draft_dir: Path | None = None
     target: Mapping[str, Any] | None = None
@@ -52,13 +43,12 @@ class Context:
 
     @property
     def algorithm(self) -> str | None:
-        return self.launch.get("speculative_algorithm")
+        return self.launch.get("speculative-algorithm")
 
     @property
     def stages(self) -> int:
         """Pipeline stages."""
-        size = self.launch.get("pp_size", "1")
-        return int(size) if size.isdigit() and int(size) > 0 else 1
+        return max(1, self.launch.number("pp-size") or 1)
 
     @property
     def layer_ids(self) -> list[int] | None:
@@ -113,7 +103,7 @@ def make_context(
     *,
     target: Path | str | None = None,
     draft: Path | str | None = None,
-    launch: str | Mapping[str, Any] | None = None,
+    launch: str | Given | None = None,
     version: str | None = None,
     rule: Rule | None = None,
     accept_length: float | None = None,
@@ -123,13 +113,15 @@ def make_context(
 ) -> Context:
     """Read the configs that were named; SpecwireError when one of them cannot be read.
 
-    A tree gives its version and, with a target, its layer-id rule, unless these are given.
+    A tree gives its version and, with a target, its layer-id rule, unless these are given. The launch is read by the
+    tree's options, without a tree as far as words go.
     """
+    given = typed(launch) if isinstance(launch, str) else launch
     if tree is not None:
         version = version or tree.version
         rule = rule or (tree_rule(tree, Path(target)) if target else None)
     return Context(
-        launch_arguments(launch),
+        given.read(_options(tree)) if given else Launch(),
         Path(target) if target else None,
         Path(draft) if draft else None,
         read_config(target) if target else None,
@@ -143,27 +135,15 @@ def make_context(
     )
 
 
-def launch_arguments(launch: str | Mapping[str, Any] | None) -> dict[str, str]:
-    """Engine arguments by name, dashes as underscores: from a command as typed, or from a mapping."""
-    if launch is None:
-        return {}
-    if isinstance(launch, Mapping):
-        return {_argument(str(key)): str(value) for key, value in launch.items() if value is not None}
+def _options(tree: Tree | None) -> Options | None:
+    """The options that a tree takes; None without one, or where they cannot be read."""
+    from specwire.preflight.interpreter.modules import Source
+    from specwire.preflight.option_source import read_options
+
     try:
-        words = shlex.split(launch, comments=True)
-    except ValueError as error:
-        raise SpecwireError(f"the launch command cannot be read as a shell would: {error}") from error
-    found: dict[str, str] = {}
-    for word, following in zip(words, [*words[1:], "--"]):
-        if word.startswith("--"):
-            name, equals, value = word.partition("=")
-            found[_argument(name)] = value if equals else ("true" if following.startswith("--") else following)
-    return found
-
-
-def _argument(name: str) -> str:
-    name = name.lstrip("-").replace("-", "_")
-    return _ALIASES.get(name, name)
+        return read_options(Source(tree)) if tree else None
+    except SpecwireError:
+        return None
 
 
 def tree_rule(tree: Tree, target: Path) -> Rule | None:
@@ -185,18 +165,13 @@ def tree_rule(tree: Tree, target: Path) -> Rule | None:
     return rule
 
 
-def static_faults(tree: Tree, target: Path, draft: Path, launch: Mapping[str, str]) -> dict[str, Check]:
+def static_faults(tree: Tree, target: Path, draft: Path, launch: Launch) -> dict[str, Check]:
     """Preflight's faults on the draft's own files, as launched, by id."""
     from specwire.preflight import check_serving, check_vocabulary, check_weights, check_widths
     from specwire.preflight.facts import gather
     from specwire.preflight.interpreter.modules import Source
-    from specwire.preflight.launch import typed_launch
-    from specwire.preflight.option_source import read_options
 
-    source = Source(tree)
-    words = [f"--{name.replace('_', '-')}" + ("" if value == "true" else f"={value}") for name, value in launch.items()]
-    typed = typed_launch(shlex.join(words), read_options(source)) if words else None
-    facts = gather(source, target, draft, typed, None)
+    facts = gather(Source(tree), target, draft, launch if launch.words else None, None)
     modules = (check_widths, check_vocabulary, check_weights, check_serving)
     checks = [found for module in modules for found in module.check(facts)]
     return {check.id: check for check in checks if check.state == "fault" and not check.predicts}

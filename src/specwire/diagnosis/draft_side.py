@@ -231,7 +231,8 @@ def draft_side(evidence: Evidence) -> DraftSide:
     context = evidence.context
     if not context.draft_tensors or context.draft is None:
         raise NotSeen("the draft's directory was not given (--draft), or holds no safetensors")
-    changed = [name for name in UNLIKE_THE_CHECKPOINT if context.launch.get(name, "auto") != "auto"]
+    launch = context.launch
+    changed = [name for name in UNLIKE_THE_CHECKPOINT if launch.gives(name) and launch.get(name) != "auto"]
     if changed:
         raise NotSeen(f"launched with {changed[0]}, the draft computes other than its checkpoint alone says")
     prefills = tuple(_prefills(evidence))

@@ -257,7 +257,7 @@ def _loosely(words: Sequence[str]) -> Parsed:
             open_words += [shown(name)] if is_open(name) else []
             continue
         taken = [value] if equals else []
-        while not equals and place < len(words) and not words[place].startswith("--"):
+        while not equals and place < len(words) and not re.match("--|-[a-zA-Z]", words[place]):
             taken.append(words[place])
             place += 1
         plain = name.removeprefix("--").replace("-", "_")

@@ -43,7 +43,7 @@ def preflight(
     draft: Path,
     trees: Sequence[Tree],
     *,
-    launch: str | None = None,
+    launch: str | Given | None = None,
     launch_from: Path | None = None,
     pid: int | None = None,
     golden: Path | None = None,
@@ -162,9 +162,9 @@ def _recorded(golden: Path | None, trained: Sequence[int] | None) -> Recorded | 
     return words if trained is None else replace(words, trained=tuple(trained), assumed=False, relabelled=None)
 
 
-def _given(text: str | None, path: Path | None, pid: int | None) -> Given | None:
-    if text is not None:
-        return typed(text)
+def _given(launch: str | Given | None, path: Path | None, pid: int | None) -> Given | None:
+    if launch is not None:
+        return typed(launch) if isinstance(launch, str) else launch
     return in_file(path) if path is not None else of_process(pid) if pid is not None else None
 
 
