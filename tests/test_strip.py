@@ -62,6 +62,7 @@ TAKEN = {
     "breakpoint": ("breakpoint()\n", ""),
     "pdb": ("import pdb; pdb.set_trace()\n", ""),
     "breakpoint in an if": ("if x.isnan().any():\n    breakpoint()\n", ""),
+    "else of a switch that is off": ('if not os.getenv("EAGLE3_DEBUG"):\n    pass\nelse:\n    print(x)\n', ""),
     "elif": ('if a:\n    y = 1\nelif os.getenv("EAGLE3_DEBUG"):\n    print(x)\n', "if a:\n    y = 1\n"),
     "else": ('if a:\n    y = 1\nelse:\n    print("[EAGLE3-DEBUG] no")\n', "if a:\n    y = 1\n"),
     "short-circuit": ('os.getenv("EAGLE3_DEBUG") and print(x)\n', ""),
@@ -73,8 +74,8 @@ TAKEN = {
         "for i in range(9):\n    y += i\n"),
 }  # fmt: skip
 
-HEADER = "import os, sys, torch, logging\nlogger = logging.getLogger()\ndef forward(self, x, aux, a, b, y, hidden_states, spec_info):\n    z = x\n"
-FOOTER = "    return z, y, hidden_states, os, sys, torch, logger\n"
+HEADER = "import os, sys, torch, logging, collections\nlogger = logging.getLogger()\ndef forward(self, x, aux, a, b, y, hidden_states, spec_info):\n    z = x\n"
+FOOTER = "    return z, y, hidden_states, os, sys, torch, logger, collections\n"
 
 
 def inside(body: str) -> bytes:
@@ -126,6 +127,11 @@ LEFT = {
         'if a:\n    q = spec_info.hidden_states\n    print("[EAGLE3-DEBUG]")\nelse:\n    self.step()\n', ""),
     "unread line in a mixed guard": (
         'if os.getenv("EAGLE3_DEBUG"):\n    q = spec_info.hidden_states\n    self.step()\n', "calls self.step()"),
+    "reporting else": (
+        'if os.getenv("EAGLE3_DEBUG"):\n    print(x)\nelse:\n    logger.info("serving")\n', "nothing says"),
+    "printing else": ('if os.getenv("EAGLE3_DEBUG"):\n    print(x)\nelse:\n    sys.stdout.write("on")\n', "nothing says"),
+    "break": ('for h in aux:\n    if os.getenv("EAGLE3_DEBUG"):\n        print(h)\n        break\n', "comes next"),
+    "continue": ('for h in aux:\n    if os.getenv("EAGLE3_DEBUG"):\n        continue\n    y += h\n', "comes next"),
     "global": ('if os.getenv("EAGLE3_DEBUG"):\n    global LEVEL\n    LEVEL = 3\ny = LEVEL\n', "LEVEL"),
 }  # fmt: skip
 
@@ -684,3 +690,92 @@ def test_one_at_a_time_with_apply(cut_off):
         result = CliRunner().invoke(command, [str(folder)], standalone_mode=False)
         other.kill()
     assert "another specwire is at work" in str(result.exception)
+
+
+CONSUMING = {
+    "an iterator": ("it = iter(aux)\nprint('[EAGLE3-DEBUG]', list(it))\ny = list(it)\n", "walks over it"),
+    "a starred one": ("it = (v for v in range(3))\nprint('[EAGLE3-DEBUG]', *it)\ny = list(it)\n", "walks over it"),
+    "one in a loop": ("it = zip(a, b)\nfor v in it:\n    print('[EAGLE3-DEBUG]', v)\ny = list(it)\n", "has to stay"),
+    "one that came as it is": ("def g(rows):\n    print('[EAGLE3-DEBUG]', sum(rows))\n    return sum(rows)\ng(a)\n", "walks over"),
+    "defaultdict": (
+        "seen = collections.defaultdict(list)\nprint('[EAGLE3-DEBUG]', seen['r1'])\ny = len(seen)\n", "may add it"),
+    "an alias": (
+        "_debug_rows = y\nif not hasattr(self, '_debug_done'):\n    print('[EAGLE3-DEBUG] rows')\n    _debug_rows += [1]\n"
+        "    self._debug_done = True\n", "in place"),
+    "a module": ("self.fc = a()\nprint('[EAGLE3-DEBUG]', self.fc.to('cpu'))\n", "converts a module"),
+    "a final norm": ("print('[EAGLE3-DEBUG]', self.norm(x, y))\n", "calls self.norm()"),
+    "a question": ("print('[EAGLE3-DEBUG]', aux.is_done_and_pop())\n", "is_done_and_pop"),
+    "an answered error": (
+        "try:\n    print('[EAGLE3-DEBUG]', aux['x'])\n    y = 1\nexcept KeyError:\n    y = 2\n", "may a"),
+    "an answered division": (
+        "try:\n    print('[EAGLE3-DEBUG]', a / b)\n    y = 1\nexcept ZeroDivisionError:\n    y = 2\n", "may raise ZeroDivisionError"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("body, reason", CONSUMING.values(), ids=CONSUMING)
+def test_a_read_that_changes_what_is_read_is_no_look(body, reason):
+    before = inside(body)
+    found = plan(before, "x.py")
+    shown = [line for line in body.splitlines() if "rows')" not in line]
+    assert all(f"    {line}" in found.after.decode().splitlines() for line in shown)
+    assert any(reason in piece.why for piece in found.left), found.left
+
+
+LOOKING = [
+    "print('[EAGLE3-DEBUG]', [tuple(h.shape) for h in aux], len(aux))",
+    "print('[EAGLE3-DEBUG]', list(hidden_states.shape), hidden_states[0, :5].float().tolist())",
+    "print('[EAGLE3-DEBUG]', x.float().norm().item(), x[0, :5].to('cpu').tolist())",
+    "print('[EAGLE3-DEBUG]', spec_info.forward_mode.is_decode(), self.layer_id in self.layers_to_capture)",
+    "print('[EAGLE3-DEBUG]', sum(p.numel() for p in self.parameters()))",
+]
+
+
+@pytest.mark.parametrize("line", LOOKING)
+def test_what_only_looks_at_tensors_goes(line):
+    assert plan(inside(line + "\n"), "x.py").after == inside("")
+
+
+FIELDS = {
+    "dataclass": "@dataclass\nclass S:\n    rows: int\n    _debug_done: bool = False\n",
+    "NamedTuple": "class S(NamedTuple):\n    rows: int\n    _debug_done: bool = False\n",
+    "Enum": "class S(IntEnum):\n    ROWS = 1\n    _debug_done = 2\n",
+    "pydantic": "class S(BaseModel):\n    rows: int\n    _debug_done: bool = False\n",
+    "metaclass": "class S(metaclass=Meta):\n    _debug_done = False\n",
+}
+
+
+@pytest.mark.parametrize("text", FIELDS.values(), ids=FIELDS)
+def test_a_field_of_a_class_that_is_more_than_its_attributes_stays(text):
+    step = "def step(s):\n    if not s._debug_done:\n        print('[EAGLE3-DEBUG]', s.rows)\n        s._debug_done = True\n    return s.rows\n"
+    found = plan((text + step).encode(), "x.py")
+    assert text in found.after.decode() and "print" not in found.after.decode()
+    assert any("belongs to the class S" in piece.why for piece in found.left), found.left
+
+
+@pytest.mark.parametrize(
+    "reader", ["m = M()\nvars(m)\n", "m = M()\nm.__dict__\n", "json.dumps(M(), default=vars)\n", "dir(M())\n"]
+)
+def test_who_reads_all_attributes_reads_a_flag(reader, package):
+    flag = "class M:\n    def f(self):\n        if not hasattr(self, '_debug_done'):\n            print('[EAGLE3-DEBUG]')\n            self._debug_done = 1\n        return 1\n"
+    (package / "model.py").write_text(flag)
+    assert "_debug_done" not in plan(flag.encode(), "x.py").after.decode()
+    assert "_debug_done" in plan((flag + reader).encode(), "x.py").after.decode()
+    (package / "sub" / "reader.py").write_text("from engine.model import M\n" + reader)
+    run([str(package / "model.py")])
+    assert "self._debug_done = 1" in (package / "model.py").read_text()
+
+
+@pytest.mark.parametrize("body", ["return self.rows", "return self.rows.pop()"])
+def test_a_question_is_what_its_body_says(body, package):
+    """Whether a method of the package only looks is read where it is defined."""
+    (package / "sub" / "batch.py").write_text(f"class B:\n    def is_quite_done(self):\n        {body}\n")
+    (package / "model.py").write_text("def f(b):\n    print('[EAGLE3-DEBUG]', b.is_quite_done())\n    return b\n")
+    run([str(package / "model.py")])
+    assert ("print" in (package / "model.py").read_text()) is ("pop" in body)
+
+
+def test_a_class_attribute_that_another_file_reads_stays(package):
+    (package / "model.py").write_text("import os\nclass M:\n    _debug = os.getenv('EAGLE3_DEBUG')\n    x = 1\n")
+    (package / "sub" / "reader.py").write_text("from engine.model import M\n\nprint(M._debug)\n")
+    left = json.loads(run([str(package / "model.py"), "--json"]).stdout)["left"]
+    assert [(piece["line"], "reader.py:3 reads" in piece["why"]) for piece in left] == [(3, True)]

@@ -15,7 +15,7 @@ _BUILTINS = frozenset(
 # Methods that look at their object, of tensors, strings and mappings. No name here belongs to a method of a
 # common type that changes the object: `sort`, `pop`, `append`, `update`, `add`, and all that end in `_`.
 _METHODS = frozenset(
-    "abs all allclose amax amin any argmax argmin argsort bfloat16 bool center chunk clone contiguous cpu data_ptr "
+    "abs all allclose amax amin any argmax argmin argsort batch_size bfloat16 bool center chunk clone contiguous cpu data_ptr "
     "detach device dim double element_size endswith eq equal exp expand flatten float format gather ge "
     "gt half hexdigest index_select int isfinite isinf isnan isoformat item items join keys le ljust log long lower "
     "lstrip lt matmul max mean median min narrow ndimension ne nonzero norm numel numpy permute pow prod ravel "
@@ -25,8 +25,18 @@ _METHODS = frozenset(
     "total_seconds strftime".split()
 )
 # Of these a tensor's give another tensor, while a module's convert the module itself.
-_CONVERTS = frozenset("bfloat16 cpu double float half type".split())
-_ASKING = re.compile(r"(?:is|has)_[a-z0-9_]+|_?get_\w*(?:rank|world_size|size|device|device_name)")
+CONVERTS = frozenset("bfloat16 cpu double float half to type".split())
+# Questions that torch and the engine answer without doing anything; a name alone promises nothing (`is_done_and_pop`).
+_QUESTIONS = frozenset(
+    "is_complex is_conj is_contiguous is_cuda is_floating_point is_inference is_leaf is_meta is_neg is_nonzero is_pinned "
+    "is_set_to is_shared is_signed is_sparse is_available is_initialized is_absolute is_dir is_file is_integer "
+    "is_alive is_decode is_decode_or_idle is_dllm_extend is_draft_extend is_draft_extend_v2 is_dummy_first is_extend "
+    "is_extend_or_draft_extend_or_mixed is_idle is_mixed is_prebuilt is_prefill is_split_prefill is_target_verify "
+    "is_cuda_graph is_extend_without_speculative is_eagle is_eagle3 is_none is_standalone is_ngram is_dflash "
+    "is_spec_v2 is_compiling is_scripting is_tracing".split()
+)
+_RANK = re.compile(r"_?get_(?:[a-z0-9]+_)*(?:rank|world_size)|get_device(?:_name|_capability|_properties)?")
+ASKING = re.compile(r"(?:is|has)_[a-z0-9_]+")
 _MODULES = {
     "os": "getpid getenv getcwd cpu_count environ.get environ.items path.join path.exists path.basename path.dirname "
     "path.abspath path.isdir path.isfile path.expanduser",
@@ -119,12 +129,12 @@ def looks_only(call: ast.Call, names: Names) -> bool:
         module, _, rest = names.dotted(function).partition(".")
         if module in _LOOKS:
             return rest in _LOOKS[module] or "*" in _LOOKS[module]
-        return bool(_ASKING.fullmatch(names.dotted(function).rpartition(".")[2]))
+        return _asks(names.dotted(function).rpartition(".")[2])
     if isinstance(function, ast.Name):
         if function.id == "__import__":
             return getattr(call.args[0], "value", None) in sys.stdlib_module_names if call.args else False
         known = function.id in _BUILTINS and function.id not in names.rebound
-        return known or bool(_ASKING.fullmatch(function.id))
+        return known or _asks(function.id)
     if isinstance(function, ast.Attribute):
         if function.attr == "get":  # of a mapping; a queue's takes no key
             return bool(call.args) and isinstance(call.args[0], ast.Constant) and isinstance(call.args[0].value, str)
@@ -134,10 +144,16 @@ def looks_only(call: ast.Call, names: Names) -> bool:
             return len(call.args) == 1 and not isinstance(getattr(call.args[0], "value", ""), (int, float))
         if function.attr == "replace":  # of a string; a path's takes one argument, and moves the file
             return len(call.args) > 1
-        if function.attr in _CONVERTS and names.dotted(function.value) in names.called:
+        if function.attr in CONVERTS and names.dotted(function.value) in names.called:
             return False  # of a module, which it changes
-        return function.attr in _METHODS or bool(_ASKING.fullmatch(function.attr))
+        if function.attr == "norm":  # of a tensor; a model's own takes the states, and may change them
+            return all(isinstance(part, ast.Constant) for part in call.args)
+        return function.attr in _METHODS or _asks(function.attr)
     return False
+
+
+def _asks(name: str) -> bool:
+    return name in _QUESTIONS or bool(_RANK.fullmatch(name))
 
 
 def waits(call: ast.Call) -> bool:

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 from dataclasses import replace
 
+from specwire.strip import evidence
 from specwire.strip.binds import FUNCTIONS, bound, plain_body
 from specwire.strip.calls import OPENS, Names
 from specwire.strip.facts import Facts
@@ -24,6 +25,7 @@ def gather(tree: ast.Module, words: Words) -> Facts:
     names = Names(modules, rebound, frozenset(handles))
     called = {names.dotted(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)} - {None}
     facts = Facts(words, replace(names, called=frozenset(called)))
+    facts.evidence = evidence.gather(tree)
     facts.single = frozenset(name for name, all_ in values.items() if len(all_) == 1)
     facts.texts = {
         name: all_[0].value

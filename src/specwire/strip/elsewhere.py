@@ -10,14 +10,22 @@ from collections.abc import Iterator
 
 from specwire.errors import SpecwireError
 from specwire.regular import read_source
+from specwire.strip.binds import FUNCTIONS
+from specwire.strip.classes import WATCHING, fields, special, watches
 from specwire.strip.collect import gather
+from specwire.strip.facts import Facts
+from specwire.strip.helpers import is_property, only_looks
 from specwire.strip.judge import Judge
 from specwire.strip.plan import ids
-from specwire.strip.readers import Elsewhere, loads
+from specwire.strip.readers import WHOLE, Elsewhere, loads, made_up, outside, wholes
 from specwire.strip.select import Selector
 from specwire.strip.text import Text
 from specwire.strip.words import Words
 from specwire.trees.walk import package_root, walk
+
+_MADE_UP = re.compile(
+    rb"(?:[gs]et|has|del)attr\((?:[^,()]|\([^()]*\))+,\s*(?:f['\"]|['\"][^'\"\n]*['\"]\s*[+%.])|(?:globals|vars)\([^()]*\)\[f?['\"]"
+)
 
 
 class Neighbours:
@@ -27,49 +35,76 @@ class Neighbours:
         self._words = words
         self._top = os.path.abspath(top) if top else None
         self._listed = functools.cache(lambda root: walk(root).python)
-        self._parsed = functools.cache(self._parse)
+        self.parsed = functools.cache(self._parse)
+        self.facts = functools.cache(self._facts)
+        self._bytes: dict[str, bytes] = {}
+        self._room = 1 << 28
         self._stars = functools.cache(self._find_stars)
+        self._handing_on = functools.cache(self._find_handing_on)
+        self._watching = functools.cache(self._find_watching)
+        self._making_up = functools.cache(self._find_making_up)
+        self.unreadable: set[str] = set()
 
     def of(self, path: str) -> Elsewhere:
-        """For one file: (kind, name) -> `path:line` of a reader in another file, or None."""
+        """What the files around one say of its names."""
         own = os.path.abspath(path)
         roots = {package_root(own)}
         if self._top and own.startswith(self._top + os.sep):
             roots.add(self._top)
-        stem = _stem(own)
+        return _Around(self, roots, own)
 
-        @functools.cache
-        def stems() -> frozenset[str]:
-            """The module's name, and those of modules that pass on all of its names by `from it import *`."""
-            known = {stem}
-            while more := {by for by, of in self._stars(tuple(sorted(roots))) if of in known} - known:
-                known |= more
-            return frozenset(known)
+    def stars(self, roots: set[str]) -> list[tuple[str, str]]:
+        return self._stars(tuple(sorted(roots)))
 
-        @functools.cache
-        def find(kind: str, name: str) -> str | None:
-            modules = stems() if kind == "global" else frozenset()
-            for other in self._files(roots, own):
-                data = _read(other)
-                if name.encode() not in data or not _is_word(data, name):
-                    continue
-                if modules and not any(module.encode() in data for module in modules):
-                    continue
-                if line := self._reads(other, kind, name, modules):
-                    return f"{os.path.relpath(other)}:{line}"
-            return None
+    def making_up(self, roots: set[str]) -> tuple[str, ...]:
+        return self._making_up(tuple(sorted(roots)))
 
-        return find
+    def _find_making_up(self, roots: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(path for path in self.files(set(roots), "") if _MADE_UP.search(self.read(path)))
+
+    def watching(self, roots: set[str]) -> frozenset[str]:
+        return self._watching(tuple(sorted(roots)))
+
+    def _find_watching(self, roots: tuple[str, ...]) -> frozenset[str]:
+        """Classes that see each attribute that is set on their objects, and those that build on one of them."""
+        found: set[str] = set()
+        bases: list[tuple[str, set[str]]] = []
+        for path in self.files(set(roots), ""):
+            data = self.read(path)
+            for name, given in re.findall(rb"^[ \t]*class\s+(\w+)\s*\(([^)]*)\)", data, re.M):
+                bases.append((name.decode(), set(re.findall(r"\w+", given.decode("utf-8", "replace")))))
+            if WATCHING.search(data) and (parsed := self.parsed(path)):
+                found |= {node.name for node in ast.walk(parsed[0]) if isinstance(node, ast.ClassDef) and watches(node)}
+        while more := {name for name, given in bases if given & found} - found:
+            found |= more
+        return frozenset(found)
+
+    def handing_on(self, roots: set[str]) -> frozenset[bytes]:
+        return self._handing_on(tuple(sorted(roots)))
 
     def _find_stars(self, roots: tuple[str, ...]) -> list[tuple[str, str]]:
         """(module, module that it takes all names of), by their last names."""
         found = []
-        for path in self._files(set(roots), ""):
-            for given in re.findall(rb"^\s*from\s+([.\w]+)\s+import\s+\(?\s*\*", _read(path), re.M):
+        for path in self.files(set(roots), ""):
+            for given in re.findall(rb"^\s*from\s+([.\w]+)\s+import\s+\(?\s*\*", self.read(path), re.M):
                 found.append((_stem(path), given.decode("ascii", "replace").rpartition(".")[2]))
         return found
 
-    def _files(self, roots: set[str], own: str) -> Iterator[str]:
+    def _find_handing_on(self, roots: tuple[str, ...]) -> frozenset[bytes]:
+        """Functions of the package that read all attributes of what they are given."""
+        found = set()
+        for path in self.files(set(roots), ""):
+            data = self.read(path)
+            for hit in WHOLE.finditer(data):
+                heads = list(re.finditer(rb"^(?:async )?def ([A-Za-z_0-9]+)\(([^)]*)", data[: hit.start()], re.M))
+                begin = data.rfind(b"\n", 0, hit.start()) + 1
+                line = data[begin : data.find(b"\n", hit.end())]
+                given = re.findall(rb"[A-Za-z_0-9]+", heads[-1][2]) if heads else []
+                if any(_is_word(line, name.decode()) for name in given):
+                    found.add(heads[-1][1])
+        return frozenset(found)
+
+    def files(self, roots: set[str], own: str) -> Iterator[str]:
         seen = {own}
         for root in sorted(roots):
             package = root == self._top or os.path.exists(os.path.join(root, "__init__.py"))
@@ -79,25 +114,217 @@ class Neighbours:
                     seen.add(path)
                     yield path
 
+    def read(self, path: str) -> bytes:
+        """A file's bytes, kept for the next question as long as there is room."""
+        if (data := self._bytes.get(path)) is None:
+            try:
+                data = _read(path)
+            except SpecwireError:
+                self.unreadable.add(path)
+                return b""
+            if self._room >= len(data):
+                self._bytes[path] = data
+                self._room -= len(data)
+        return data
+
     def _parse(self, path: str) -> tuple[ast.Module, set[int]] | None:
         """The tree, and the ids of the debug code in it: what that reads does not count."""
-        try:
-            text = Text(_read(path), path)
-        except SpecwireError:
+        data = self.read(path)
+        if path in self.unreadable:
             return None
-        selector = Selector(text, Judge(gather(text.tree, self._words), {}))
-        return text.tree, ids(selector.select().roots)
+        try:
+            text = Text(data, path)
+            if not self._words.suspects(data):
+                return text.tree, set()
+            selector = Selector(text, Judge(gather(text.tree, self._words), {}))
+            return text.tree, ids(selector.select().roots)
+        except (SpecwireError, RecursionError, MemoryError):
+            return None
 
-    def _reads(self, path: str, kind: str, name: str, modules: frozenset[str]) -> int | None:
-        parsed = self._parsed(path)
-        if parsed is None:
-            return 1  # not readable for us, so that nothing can be shown
-        tree, gone = parsed
-        if kind == "attribute":
-            found = next(loads(tree, "." + name, gone), None)
-        else:
-            found = next((node for node in ast.walk(tree) if _reads_global(node, name, modules)), None)
-        return getattr(found, "lineno", None)
+    def _facts(self, path: str) -> Facts | None:
+        parsed = self.parsed(path)
+        return gather(parsed[0], self._words) if parsed else None
+
+
+class _Around(Elsewhere):
+    """The files around one, as they are asked about its names."""
+
+    def __init__(self, neighbours: Neighbours, roots: set[str], own: str) -> None:
+        self._neighbours, self._roots, self._own = neighbours, roots, own
+        for name in ("reader", "whole", "whole_module", "looks", "alters", "plain", "watches", "field"):
+            setattr(self, name, functools.cache(getattr(self, name)))
+
+    @functools.cached_property
+    def _modules(self) -> frozenset[str]:
+        """The module's name, and those of modules that pass on all of its names by `from it import *`."""
+        known = {_stem(self._own)}
+        while more := {by for by, of in self._neighbours.stars(self._roots) if of in known} - known:
+            known |= more
+        return frozenset(known)
+
+    def _holding(self, *words: str) -> Iterator[tuple[str, bytes]]:
+        """The other files that hold one of these as a word."""
+        for path in self._neighbours.files(self._roots, self._own):
+            data = self._neighbours.read(path)
+            hidden = path in self._neighbours.unreadable
+            if hidden or any(word.encode() in data and _is_word(data, word) for word in words):
+                yield path, data
+
+    def _nodes(self, path: str) -> tuple[ast.Module, set[int]] | None:
+        return self._neighbours.parsed(path)
+
+    def reader(self, kind: str, name: str) -> str | None:
+        modules = self._modules if kind == "global" else frozenset()
+        for path, data in (*self._holding(name), *self._making_up()):
+            if data and modules and not any(module.encode() in data for module in modules):
+                continue
+            if (parsed := self._nodes(path)) is None:
+                return _place(path, None)  # not readable for us, so that nothing can be shown
+            tree, gone = parsed
+            if kind == "attribute":
+                found = next(loads(tree, "." + name, gone), None)
+            else:
+                made = (node for node in outside(tree, gone) if made_up(node, name))
+                read = (node for node in ast.walk(tree) if _reads_global(node, name, modules))
+                found = next(read, None) or next(made, None)
+            if found is not None:
+                return _place(path, found)
+        return None
+
+    def _making_up(self) -> Iterator[tuple[str, bytes]]:
+        """The other files that put names together as they run: `getattr(x, f"_buf_{n}")`."""
+        for path in self._neighbours.making_up(self._roots):
+            if path != self._own:
+                yield path, self._neighbours.read(path)
+
+    def whole(self, classes: frozenset[str], holder: str) -> str | None:
+        pattern = re.compile(
+            rb"(?<![A-Za-z0-9_])(?:" + b"|".join(map(re.escape, _encoded(classes))) + rb")(?![A-Za-z0-9_])"
+        )
+        handing = self._neighbours.handing_on(self._roots)
+        for path in self._neighbours.files(self._roots, self._own):
+            data = self._neighbours.read(path)
+            speaks = bool(classes) and pattern.search(data) is not None
+            if not speaks and not (holder and holder.encode() in data):
+                continue
+            if WHOLE.search(data) is None and not (speaks and any(name in data for name in handing)):
+                continue
+            if (parsed := self._nodes(path)) is None:
+                return _place(path, None)
+            tree, gone = parsed
+            for node, read in wholes(tree, gone):
+                if (
+                    (speaks and read not in ("self", "cls"))
+                    or (holder and read == holder)
+                    or _in_class(tree, node, classes)
+                ):
+                    return _place(path, node)
+            called = (
+                node for node in ast.walk(tree) if isinstance(node, ast.Call) and _called(node).encode() in handing
+            )
+            if speaks and (node := next(called, None)) is not None:
+                return _place(path, node)
+        return None
+
+    def looks(self, method: str) -> bool:
+        found = False
+        for facts, function in self._functions(method):
+            if facts is None or not only_looks(function, facts):
+                return False
+            found = True
+        return found
+
+    def alters(self, attribute: str) -> bool:
+        """A name that is also a plain attribute of something says nothing of what is asked for here."""
+        name = re.escape(attribute.encode())
+        head = re.compile(rb"@(?:\w+\.)?(?:cached_)?property\s+def\s+" + name + rb"\b")
+        plain = re.compile(rb"(?:\.|^[ \t]+)" + name + rb"[ \t]*(?::[ \t]*\w|=[^=])", re.M)
+        files = [(path, self._neighbours.read(path)) for path in self._neighbours.files(self._roots, self._own)]
+        if not any(head.search(data) for _, data in files if attribute.encode() in data):
+            return False
+        if any(plain.search(data) for _, data in files if attribute.encode() in data):
+            return False
+        return any(
+            is_property(function) and not (facts and only_looks(function, facts))
+            for facts, function in self._functions(attribute)
+        )
+
+    def _functions(self, name: str) -> Iterator[tuple[Facts | None, ast.FunctionDef]]:
+        head = re.compile(rb"\bdef\s+" + re.escape(name.encode()) + rb"\s*\(")
+        for path in self._neighbours.files(self._roots, self._own):
+            if head.search(self._neighbours.read(path)) is None:
+                continue
+            parsed = self._nodes(path)
+            if parsed is None:
+                continue
+            facts = self._neighbours.facts(path)
+            for node in ast.walk(parsed[0]):
+                if isinstance(node, FUNCTIONS) and node.name == name:
+                    yield facts, node
+
+    def watches(self, name: str) -> bool:
+        return name in self._neighbours.watching(self._roots)
+
+    def _classes(self, name: str) -> Iterator[tuple[ast.ClassDef, dict[str, ast.ClassDef], str]]:
+        """The classes of a name in other files, with the others of their files."""
+        head = re.compile(rb"\bclass\s+" + re.escape(name.encode()) + rb"\b")
+        for path, data in self._holding(name):
+            if head.search(data) is None or (parsed := self._nodes(path)) is None:
+                continue
+            classes = {node.name: node for node in ast.walk(parsed[0]) if isinstance(node, ast.ClassDef)}
+            if name in classes:
+                yield classes[name], classes, path
+
+    def hands_on(self) -> frozenset[str]:
+        return frozenset(name.decode() for name in self._neighbours.handing_on(self._roots))
+
+    def whole_module(self) -> str | None:
+        for path, data in self._holding(*self._modules):
+            if WHOLE.search(data) is None:
+                continue
+            if (parsed := self._nodes(path)) is None:
+                return _place(path, None)
+            for node, read in wholes(*parsed):
+                if read == "" or read in self._modules:
+                    return _place(path, node)
+        return None
+
+    def plain(self, name: str) -> bool:
+        found = list(self._classes(name))
+        return bool(found) and all(
+            special(owner, classes, lambda other: other != name and self.plain(other)) is None
+            for owner, classes, _ in found
+        )
+
+    def field(self, name: str) -> str | None:
+        for path, _ in self._holding(name):
+            if (parsed := self._nodes(path)) is None:
+                return f"of {_place(path, None)}"
+            if owner := fields(parsed[0], self.plain).names.get(name):
+                return f"{owner} of {os.path.relpath(path)}"
+        return None
+
+
+def _place(path: str, node: ast.AST | None) -> str:
+    return f"{os.path.relpath(path)}:{getattr(node, 'lineno', 1)}"
+
+
+def _encoded(words: frozenset[str]) -> list[bytes]:
+    return sorted(word.encode() for word in words)
+
+
+def _called(call: ast.Call) -> str:
+    return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+
+
+def _in_class(tree: ast.Module, node: ast.AST, classes: frozenset[str]) -> bool:
+    """Whether a node stands in one of these classes, or in one that builds on one of them."""
+    return any(
+        isinstance(owner, ast.ClassDef)
+        and (owner.name in classes or any(ast.unparse(base).rpartition(".")[2] in classes for base in owner.bases))
+        and any(part is node for part in ast.walk(owner))
+        for owner in ast.walk(tree)
+    )
 
 
 def _stem(path: str) -> str:
@@ -117,7 +344,7 @@ def _reads_global(node: ast.AST, name: str, modules: frozenset[str]) -> bool:
     return (
         isinstance(node, ast.Constant)
         and isinstance(node.value, str)
-        and node.value.endswith(tuple(f"{module}.{name}" for module in modules))
+        and (node.value == name or node.value.endswith(tuple(f"{module}.{name}" for module in modules)))
     )
 
 

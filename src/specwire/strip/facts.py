@@ -7,7 +7,10 @@ import operator
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from specwire.strip.calls import Names
+from specwire.strip.calls import ASKING, Names
+from specwire.strip.classes import Fields
+from specwire.strip.evidence import Evidence
+from specwire.strip.readers import Elsewhere
 from specwire.strip.words import Words, is_flag
 
 # How debug code is guarded: not at all; by something that says what it is; by a switch that is off unless it is set.
@@ -37,6 +40,16 @@ class Facts:
     single: frozenset[str] = frozenset()  # names that the file binds exactly once
     texts: dict[str, str] = field(default_factory=dict)  # names that only ever stand for one string
     values: dict[str, ast.expr] = field(default_factory=dict)  # names that only ever stand for one expression
+    constants: frozenset[str] = frozenset()  # switches that are no more than constants: nobody knows who sets them
+    evidence: Evidence = field(default_factory=Evidence)
+    fields: Fields = field(default_factory=Fields)
+    elsewhere: Elsewhere = field(default_factory=Elsewhere)
+    watching: frozenset[str] = frozenset()  # the file's classes that see each attribute that is set, or asked for
+    spoken_of: tuple[str, ...] = ()  # names in the file that look like classes, or that classes build on
+    around: dict[int, str] = field(default_factory=dict)  # id of a name's node -> the class around it
+    defined: frozenset[str] = frozenset()  # methods and properties of the file's classes
+    properties: frozenset[str] = frozenset()  # the properties alone
+    pure_methods: frozenset[str] = frozenset()  # those of them that only look
 
     def guard(self, test: ast.expr, branch: bool) -> int:
         """How a condition guards what runs when it is `branch`: MARKED when that also runs with the switch unset."""
@@ -148,6 +161,30 @@ class Facts:
 
     def is_pure_helper(self, call: ast.Call) -> bool:
         return isinstance(call.func, ast.Name) and call.func.id in self.pure_helpers
+
+    def is_pure_question(self, call: ast.Call) -> bool:
+        """Whether a call that sounds like a question is one: by what the file, or the package, says of its name."""
+        name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+        if not ASKING.fullmatch(name):
+            return False
+        return name in self.pure_methods if name in self.defined else self.elsewhere.looks(name)
+
+    def runs_code(self, node: ast.Attribute, called: bool) -> bool:
+        """Whether asking for an attribute, or calling it, runs code of the program's that does more than look."""
+        name = node.attr
+        if called:
+            return name in self.defined and name not in self.pure_methods and not self.evidence.is_tensor(node.value)
+        if name in self.properties:
+            return name not in self.pure_methods
+        return self.elsewhere.alters(name)
+
+    def watched(self, holder: ast.expr) -> str | None:
+        """The class that may see it when an attribute of this is set or asked for: one that the file speaks of."""
+        around = self.around.get(id(holder)) if getattr(holder, "id", "") in ("self", "cls") else None
+        for name in [around] if around else self.spoken_of:
+            if name in self.watching or self.elsewhere.watches(name):
+                return name
+        return None
 
     def is_report_helper(self, call: ast.Call) -> bool:
         return isinstance(call.func, ast.Name) and call.func.id in self.report_helpers

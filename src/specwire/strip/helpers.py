@@ -5,28 +5,81 @@ from __future__ import annotations
 import ast
 from dataclasses import replace
 
-from specwire.strip.binds import bound, plain_body
+from specwire.strip.binds import FUNCTIONS, bound, plain_body
 from specwire.strip.calls import report_kind
-from specwire.strip.facts import SWITCHED, Facts
+from specwire.strip.classes import fields, watches
+from specwire.strip.facts import MARKED, Facts
 from specwire.strip.judge import Judge
 from specwire.strip.pure import effect, is_tagged
+from specwire.strip.readers import Elsewhere
 from specwire.strip.text import Text
 
 
-def with_helpers(text: Text, facts: Facts) -> Facts:
+def with_helpers(text: Text, facts: Facts, elsewhere: Elsewhere = Elsewhere()) -> Facts:
     """`facts` with the helpers of the file. One helper may call another, so this goes on until no more turn up."""
+    facts = replace(facts, elsewhere=elsewhere, fields=fields(text.tree, elsewhere.plain))
+    methods = [
+        node
+        for owner in ast.walk(text.tree)
+        if isinstance(owner, ast.ClassDef)
+        for node in owner.body
+        if isinstance(node, FUNCTIONS)
+    ]
+    classes = [node for node in ast.walk(text.tree) if isinstance(node, ast.ClassDef)]
+    spoken = {node.id for node in ast.walk(text.tree) if isinstance(node, ast.Name) and node.id[:1].isupper()}
+    facts = replace(
+        facts,
+        watching=_watching(classes, elsewhere),
+        spoken_of=tuple(sorted(spoken - {"True", "False", "None"})),
+        around={id(node): owner.name for owner in classes for node in ast.walk(owner) if isinstance(node, ast.Name)},
+    )
+    impure = {node.name for node in methods if not only_looks(node, facts)}
+    facts = replace(
+        facts,
+        defined=frozenset(node.name for node in methods),
+        properties=frozenset(node.name for node in methods if is_property(node)),
+        pure_methods=frozenset(node.name for node in methods) - impure,
+    )
     functions = [
         node
         for node in text.tree.body
         if isinstance(node, ast.FunctionDef) and node.name in facts.single and not node.decorator_list
     ]
     while True:
-        pure = {node.name for node in functions if _looks(plain_body(node), facts)}
+        pure = {node.name for node in functions if only_looks(node, facts)}
         judge = Judge(replace(facts, pure_helpers=frozenset(pure)), {})
         said = {node.name for node in functions if node.name not in pure and _is_report(node, judge)}
         if pure == facts.pure_helpers and said == facts.report_helpers:
             return facts
         facts = replace(facts, pure_helpers=frozenset(pure), report_helpers=frozenset(said))
+
+
+def _watching(classes: list[ast.ClassDef], elsewhere: Elsewhere) -> frozenset[str]:
+    """Classes that see each attribute that is set on their objects, by themselves or through what they build on."""
+    found = {owner.name for owner in classes if watches(owner)}
+    while more := {
+        owner.name
+        for owner in classes
+        if owner.name not in found and any(base in found or elsewhere.watches(base) for base in map(_last, owner.bases))
+    }:
+        found |= more
+    return frozenset(found)
+
+
+def only_looks(function: ast.FunctionDef | ast.AsyncFunctionDef, facts: Facts) -> bool:
+    """Whether calling a function reads and returns, and does nothing else."""
+    known = {"property", "staticmethod", "classmethod", "cached_property", "lru_cache", "cache"}
+    plain = all(_last(decorator) in known for decorator in function.decorator_list)
+    return plain and isinstance(function, ast.FunctionDef) and _looks(plain_body(function), facts)
+
+
+def is_property(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    return any(_last(decorator) in ("property", "cached_property") for decorator in function.decorator_list)
+
+
+def _last(node: ast.expr) -> str:
+    node = node.func if isinstance(node, ast.Call) else node
+    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
 
 
 def _looks(block: list[ast.stmt], facts: Facts) -> bool:
@@ -43,7 +96,8 @@ def _look(node: ast.stmt, facts: Facts) -> bool:
         case ast.If():
             return effect(node.test, facts) is None and _looks(node.body, facts) and _looks(node.orelse, facts)
         case ast.For():
-            return effect(node.iter, facts) is None and _looks(node.body, facts) and _looks(node.orelse, facts)
+            known = not facts.evidence.uses_up(node.iter) and effect(node.iter, facts) is None
+            return known and _looks(node.body, facts) and _looks(node.orelse, facts)
     return isinstance(node, ast.Pass)
 
 
@@ -58,17 +112,25 @@ def _is_report(function: ast.FunctionDef, judge: Judge) -> bool:
         )
         for part in ast.walk(function)
     )
-    return known and _reports(plain_body(function), judge)
+    return known and _reports(plain_body(function), judge, MARKED)
 
 
-def _reports(block: list[ast.stmt], judge: Judge) -> bool:
-    return all(_report(node, judge) for node in block)
+def _reports(block: list[ast.stmt], judge: Judge, guarded: int) -> bool:
+    """Whether a block of such a function does nothing but report. `guarded`: how, as in `facts`."""
+    for node in block:
+        if not _report(node, judge, guarded):
+            return False
+        if isinstance(node, ast.If) and any(isinstance(part, ast.Return) for part in node.body):
+            guarded = max(guarded, judge.facts.guard(node.test, False))  # what follows runs with the switch on
+    return True
 
 
-def _report(node: ast.stmt, judge: Judge) -> bool:
+def _report(node: ast.stmt, judge: Judge, guarded: int) -> bool:
     if isinstance(node, ast.Return):
         return node.value is None
     if isinstance(node, ast.If):
-        plain = effect(node.test, judge.facts) is None
-        return plain and _reports(node.body, judge) and _reports(node.orelse, judge)
-    return judge.whole(node, SWITCHED) is None
+        plain = effect(node.test, judge.facts, guarded) is None
+        body = max(guarded, judge.facts.guard(node.test, True))
+        orelse = max(guarded, judge.facts.guard(node.test, False))
+        return plain and _reports(node.body, judge, body) and _reports(node.orelse, judge, orelse)
+    return judge.whole(node, guarded) is None

@@ -53,7 +53,7 @@ class Judge:
             case ast.Expr():
                 return reports(node.value, facts, guarded), []
             case ast.Assign() | ast.AnnAssign() | ast.AugAssign():
-                return binding_trouble(node, facts), []
+                return binding_trouble(node, facts, guarded), []
             case ast.Import() | ast.ImportFrom():
                 return None if guarded or debugger_import(node) else "imports outside a debug switch", []
             case ast.Delete():
@@ -62,10 +62,12 @@ class Judge:
             case ast.If():
                 body = max(guarded, facts.guard(node.test, True), MARKED if self.once(node) else UNGUARDED)
                 orelse = max(guarded, facts.guard(node.test, False))
-                return effect(node.test, facts), [(node.body, body), (node.orelse, orelse)]
+                return effect(node.test, facts, guarded), [(node.body, body), (node.orelse, orelse)]
             case ast.For():
-                why = None if guarded or _is_range(node.iter) else "loops over something that looping may use up"
-                return why or effect(node.iter, facts), [(node.body, guarded), (node.orelse, guarded)]
+                why = None
+                if guarded < SWITCHED and facts.evidence.uses_up(node.iter):
+                    why = "loops over something that looping may use up"
+                return why or effect(node.iter, facts, guarded), [(node.body, guarded), (node.orelse, guarded)]
             case ast.With():
                 why = next((why for item in node.items if (why := manager_trouble(item, facts, guarded))), None)
                 return why, [(node.body, guarded)]
@@ -115,16 +117,3 @@ def _not_a_flag(node: ast.stmt, asked: frozenset[str], guarded: int) -> str | No
     names = [name for part in ast.walk(node) for name in set_by(part) if not guarded or name.startswith(".")]
     other = [name for name in names if not is_flag(name.lstrip(".")) and name not in asked]
     return f"binds {other[0].lstrip('.')}, and nothing says that it is debug code" if other else None
-
-
-def _is_range(node: ast.expr) -> bool:
-    """An iterable that can be walked again: `range`, a literal, a mapping's views, or `enumerate` of such."""
-    if isinstance(node, (ast.Tuple, ast.List, ast.Dict, ast.Constant)):
-        return True
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "range":
-        return True
-    return (
-        isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute)
-        and node.func.attr in ("items", "keys", "values")
-    )

@@ -44,7 +44,7 @@ def orphans(
         for candidate in candidates:
             if id(candidate.node) in gone or id(candidate.node) in notes or not candidate.names & used:
                 continue
-            if id(candidate.node) in conflicts(text.tree, gone | _ids_below(candidate.node), _unread):
+            if id(candidate.node) in conflicts(text.tree, gone | _ids_below(candidate.node), Elsewhere()):
                 continue  # something that stays reads it
             why = held.get(id(candidate.node)) or _reason_to_stay(candidate, text, facts, gone, used, elsewhere)
             if why is None:
@@ -109,7 +109,7 @@ def _classify(node: ast.stmt, owner: ast.AST, facts: Facts, package: bool) -> tu
 def _assigned(node: ast.Assign | ast.AnnAssign, owner: ast.AST, facts: Facts) -> tuple[str, str] | None:
     names = _names(node, owner)
     switch = facts.is_switch(node.value)
-    ours = switch or facts.is_tag(node.value) or all(is_flag(name) for name in names)
+    ours = switch or facts.is_tag(node.value) or all(is_flag(name.lstrip(".")) for name in names)
     if any(isinstance(part, ast.Subscript) for target in _targets(node) for part in ast.walk(target)):
         return None
     why = effect(node.value, facts) or ""
@@ -185,7 +185,3 @@ def _ids(roots: list[Root]) -> set[int]:
 
 def _ids_below(node: ast.stmt) -> set[int]:
     return {id(part) for part in ast.walk(node) if isinstance(part, ast.stmt)}
-
-
-def _unread(kind: str, name: str) -> str | None:
-    return None

@@ -48,19 +48,14 @@ class Plan:
 _TRACE = "is no form of debug code that strip takes out"
 
 
-def nowhere(kind: str, name: str) -> str | None:
-    """For a file that stands alone: nobody else reads anything of it."""
-    return None
-
-
-def plan(data: bytes, name: str, words: Words = Words(), elsewhere: Elsewhere = nowhere) -> Plan:
+def plan(data: bytes, name: str, words: Words = Words(), elsewhere: Elsewhere = Elsewhere()) -> Plan:
     """Plan and prove the removal of debug code from a file's bytes. `elsewhere` knows the files that may read it.
 
     Raises SpecwireError when the bytes cannot be parsed, or when the result is not the original without
     exactly the planned statements (which would be a bug, and nothing is written then).
     """
     text = Text(data, name)
-    facts = with_helpers(text, gather(text.tree, words))
+    facts = with_helpers(text, gather(text.tree, words), elsewhere)
     roots, left = _settle(text, facts, elsewhere)
     lines = {number for root in roots for node in root.nodes for number in text.span(node)}
     lines |= {root.else_line for root in roots if root.else_line}

@@ -15,6 +15,7 @@ from specwire.strip.calls import report_kind
 from specwire.strip.facts import UNGUARDED, Facts
 from specwire.strip.judge import Judge, debugger_import
 from specwire.strip.pure import is_tagged, short_guard
+from specwire.strip.raising import answered, caught_by
 from specwire.strip.text import Text
 
 ALLOWED = "is allowed by the comment on it"
@@ -50,7 +51,7 @@ class Selector:
 
     def select(self) -> Selection:
         chosen = Selection()
-        self._block(self.text.tree, "body", UNGUARDED, chosen)
+        self._block(self.text.tree, "body", UNGUARDED, frozenset(), chosen)
         return chosen
 
     def _kind(self, node: ast.stmt, guarded: int) -> str | None:
@@ -85,13 +86,18 @@ class Selector:
         kinds = ((report_kind(part, self.facts.names), part) for part in ast.walk(node) if isinstance(part, ast.Call))
         return any(kind == "breakpoint" or (kind and is_tagged(part, self.facts)) for kind, part in kinds)
 
-    def _block(self, owner: ast.AST, field: str, guarded: int, chosen: Selection) -> None:
-        """Choose among the statements of one block; all of them only if the block itself can go."""
+    def _block(self, owner: ast.AST, field: str, guarded: int, caught: frozenset[str], chosen: Selection) -> None:
+        """Choose among the statements of one block; all of them only if the block itself can go.
+
+        `caught`: the errors that something around the block answers.
+        """
         roots: list[Root] = []
         for group in _groups(getattr(owner, field)):
             kinds = [self._kind(node, guarded) for node in group]
             failed = [self.judge.whole(node, guarded) for node in group]
             trouble = self.trouble(owner, field, group)
+            if all(kinds) and not trouble:
+                trouble = next((why for node in group if (why := self._answered(node, caught, guarded))), None)
             if all(kinds) and not any(failed) and not trouble:
                 roots.append(Root(tuple(group), kinds[0]))
                 continue
@@ -102,16 +108,25 @@ class Selector:
                         kind,
                         self._because(node, fail) if fail else trouble or "shares its line with other code",
                     )
-                self._inside(node, guarded, chosen)
+                self._inside(node, guarded, caught, chosen)
         self._close(owner, field, roots, chosen)
+
+    def _answered(self, node: ast.stmt, caught: frozenset[str], guarded: int) -> str | None:
+        error = answered(node, caught, self.facts, guarded, self.judge)
+        return f"may raise {error}, which is answered around it" if error else None
 
     def trouble(self, owner: ast.AST, field: str, group: list[ast.stmt]) -> str | None:
         """Why the lines of a group cannot go, whatever the statements do."""
-        lines = (self.text.lines[number - 1] for node in group for number in self.text.span(node))
-        if any(MARK in line for line in lines):
-            return "holds a line of specwire's own: take that out with `specwire remove` first"
+        if MARK in self.text.data:
+            lines = (self.text.lines[number - 1] for node in group for number in self.text.span(node))
+            if any(MARK in line for line in lines):
+                return "holds a line of specwire's own: take that out with `specwire remove` first"
         if self.text.allowed(group):
             return ALLOWED
+        if fields := self.facts.fields.statements:
+            inside = (part for node in group for part in ast.walk(node))
+            if field_of := next((fields[id(part)] for part in inside if id(part) in fields), None):
+                return field_of
         if _asks(owner, field) and any(isinstance(node, (ast.Import, ast.ImportFrom)) for node in group):
             return "may be there to find out whether it can be imported"
         return self.text.trouble(group[0], group[-1])
@@ -132,18 +147,19 @@ class Selector:
             for node in root.nodes:
                 chosen.leave(node, root.kind, f"is all that a block holds ({_head(owner)}), and that block has to stay")
 
-    def _inside(self, node: ast.stmt, guarded: int, chosen: Selection) -> None:
+    def _inside(self, node: ast.stmt, guarded: int, caught: frozenset[str], chosen: Selection) -> None:
         """Go on in the blocks of a statement that stays."""
         if isinstance(node, (ast.ClassDef, *FUNCTIONS)):
-            guarded = UNGUARDED
+            guarded, caught = UNGUARDED, frozenset()
         known = self.judge.own(node, guarded, False)[1] if isinstance(node, ast.If) else []
         under = {id(block): inner for block, inner in known}
         for name in ("body", "orelse", "finalbody"):
             block = getattr(node, name, None)
             if isinstance(block, list) and block:
-                self._block(node, name, under.get(id(block), guarded), chosen)
+                here = caught | caught_by(node) if name == "body" else caught
+                self._block(node, name, under.get(id(block), guarded), here, chosen)
         for part in (*getattr(node, "handlers", ()), *getattr(node, "cases", ())):
-            self._block(part, "body", guarded, chosen)
+            self._block(part, "body", guarded, caught, chosen)
 
     def _because(self, node: ast.stmt, fail: tuple[ast.stmt, str]) -> str:
         at, why = fail
