@@ -9,6 +9,7 @@ from typing import Any
 
 from specwire import __version__
 from specwire.errors import FINDING, INCONCLUSIVE, OK, SpecwireError, said
+from specwire.outgoing import know_document
 from specwire.regular import read_json
 from specwire.trees.identity import model_identity, newest_change, tree_identity
 from specwire.trees.tree import Tree
@@ -89,6 +90,7 @@ def read_verified(place: Path) -> tuple[dict[str, Any], float]:
         raise SpecwireError(
             f"{file}: no result of verify that can be read ({said(error)}). Run `specwire verify ... --out DIR` and name DIR."
         ) from error
+    know_document(document)
     if (
         not isinstance(document, dict)
         or document.get("schema") != "specwire.check/1"

@@ -14,6 +14,7 @@ from typing import Any
 
 from specwire.bench.points import Setting
 from specwire.errors import SpecwireError, said, shortened
+from specwire.outgoing import know_words
 from specwire.regular import read_text
 
 EXAMPLE = """\
@@ -79,6 +80,7 @@ def read_grid(path: Path, draft: Path, arguments: Sequence[str], env: Mapping[st
             f"{path}: {shortened(count)} combinations, each of which boots a server: no more than {POINT_LIMIT:,} are "
             "taken. Leave out values that need not be combined."
         )
+    know_words(f"{name}={value}" for key in around.values() for name, values in key.items() for value in values)
     surroundings = [
         (dict(one), dict(other)) for one in _combinations(around["env"]) for other in _combinations(around["arguments"])
     ]

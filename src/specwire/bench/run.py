@@ -12,6 +12,7 @@ from specwire import __version__
 from specwire.bench.compare import comparisons
 from specwire.bench.points import Say, Setting, Stand, Workload, measure
 from specwire.errors import FAULT, FINDING, INCONCLUSIVE, OK, SpecwireError
+from specwire.outgoing import hide
 from specwire.patching import surgery
 from specwire.trees.identity import model_identity, tree_identity
 from specwire.trees.overlay import make_overlay
@@ -128,4 +129,4 @@ def _processors() -> int:
 
 
 def _file_name(text: str) -> str:
-    return "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in text)[:60]
+    return "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in hide(text))[:60]

@@ -16,6 +16,7 @@ from typing import Any
 
 from specwire.bench.http import Address, ServerSays, ask
 from specwire.engine.arguments import environment, rank_count, server_arguments
+from specwire.engine.job import write_job
 from specwire.engine.log import Progress, last_error
 from specwire.engine.process import death, kill_all, note_segments, start, wait_a_moment
 from specwire.engine.run import DRIVER
@@ -105,8 +106,8 @@ def plan_server(
         tokens=tokens,
     )
     job = {"root": str(root.absolute()), "argv": argv, "fork": device == "cpu"}
-    (out / "server-job.json").write_text(json.dumps(job), "utf-8")
-    whole = environment(root.absolute(), ranks=rank_count(argv), device=device, extra=env)
+    handed = write_job(out / "server-job.json", job)
+    whole = environment(root.absolute(), ranks=rank_count(argv), device=device, extra=env) | handed
     return Plan(
         command=(python, str(DRIVER), str(out / "server-job.json")),
         argv=tuple(argv),

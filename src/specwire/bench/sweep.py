@@ -17,7 +17,8 @@ from specwire.bench.points import Enough, Say, Stand, Workload, measure
 from specwire.bench.run import describe
 from specwire.bench.statistics import quantile
 from specwire.errors import FAULT, OK, SpecwireError
-from specwire.regular import make_private, open_lock, read_json, written_whole
+from specwire.outgoing import write_text
+from specwire.regular import make_private, open_lock, read_json
 
 SCHEMA = "specwire.sweep/1"
 HOPELESS = 0.75  # a point whose best run is this far below the best point's mean is not going to win
@@ -235,5 +236,4 @@ def _kept(folder: Path, retry_failed: bool) -> dict[str, Any] | None:
 def _write(path: Path, value: Mapping[str, Any]) -> None:
     """Whole or not at all, also when the machine goes down."""
     make_private(path.parent)
-    with written_whole(path, durable=True) as file:
-        file.write(json.dumps(value, indent=1, allow_nan=False).encode())
+    write_text(path, json.dumps(value, indent=1, allow_nan=False), durable=True)

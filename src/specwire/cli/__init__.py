@@ -8,10 +8,11 @@ import importlib
 import os
 import sys
 from collections.abc import Iterator
+from typing import NoReturn
 
 import click
 
-from specwire import __version__
+from specwire import __version__, outgoing
 from specwire.cli import _signals
 from specwire.errors import FAULT, SpecwireError
 
@@ -124,6 +125,24 @@ def main(argv: list[str] | None = None) -> None:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))
         if hasattr(getattr(sys, name), "reconfigure"):  # what the terminal has no character for is shown as a number
             getattr(sys, name).reconfigure(errors="backslashreplace")
+    outgoing.know_words(sys.argv[1:] if argv is None else argv)
+    outgoing.know_environment(os.environ)
+    with _cleaned():
+        _run(argv)
+
+
+@contextlib.contextmanager
+def _cleaned() -> Iterator[None]:
+    """Whatever is printed within the block, a traceback too, goes out by way of `outgoing`."""
+    before = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = outgoing.Outlet(before[0]), outgoing.Outlet(before[1], drawn=True)
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = before
+
+
+def _run(argv: list[str] | None) -> NoReturn:
     try:
         with _signals.heard(), _put_away():
             sys.exit(specwire.main(argv, prog_name="specwire", standalone_mode=False) or 0)
@@ -131,7 +150,7 @@ def main(argv: list[str] | None = None) -> None:
         _complain(str(error))
         sys.exit(error.exit_code)
     except click.ClickException as error:
-        error.show()
+        error.show(file=sys.stderr)
         sys.exit(FAULT)
     except (click.exceptions.Abort, KeyboardInterrupt):
         _complain("stopped")
@@ -162,7 +181,7 @@ def main(argv: list[str] | None = None) -> None:
 
 def _complain(text: str) -> None:
     with contextlib.suppress(OSError):  # whoever hung up does not read it
-        print(f"specwire: {text}", file=sys.stderr, flush=True)
+        print(f"specwire: {outgoing.sentence(text)}", file=sys.stderr, flush=True)
 
 
 def _remedy(error: OSError) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from specwire import outgoing
 from specwire.errors import SpecwireError
 
 
@@ -144,10 +145,10 @@ def counted(count: int, thing: str) -> str:
 
 def say(text: str) -> None:
     """One line of a result on stdout. Names and source come from anywhere: none of it steers the terminal."""
-    print("".join(char if char.isprintable() else ascii(char)[1:-1] for char in text))
+    print(outgoing.sentence(text).replace("\n", "\\n"))
 
 
 def note(text: str, quiet: bool = False) -> None:
     """A progress line or a remark: on stderr, so that stdout holds results only."""
     if not quiet:
-        print(text, file=sys.stderr, flush=True)
+        print(outgoing.sentence(text), file=sys.stderr, flush=True)

@@ -66,7 +66,7 @@ def command(drafts, steps, topk, draft_tokens, env, no_baseline, urls, boots, re
     from specwire.bench.render import bench_text
     from specwire.bench.run import SCHEMA, bench, exit_code, provenance
     from specwire.cli._jobs import place_for
-    from specwire.regular import written_whole
+    from specwire.outgoing import write_text
 
     say = click.get_current_context().with_resource(Shown(quiet, first_after=0.0, every=0.0, lines=True))
     if not urls and not drafts and no_baseline:
@@ -95,8 +95,7 @@ def command(drafts, steps, topk, draft_tokens, env, no_baseline, urls, boots, re
             return {"schema": SCHEMA, **measured, "provenance": belongs}
 
         def keep(measured: dict[str, Any]) -> None:
-            with written_whole(place / "bench.json") as file:
-                file.write(f"{json.dumps(whole(measured), indent=2, allow_nan=False)}\n".encode())
+            write_text(place / "bench.json", f"{json.dumps(whole(measured), indent=2, allow_nan=False)}\n")
 
         document = whole(bench(stand, settings, workload, boots, place, say, keep))
         print(json.dumps(document, indent=2, allow_nan=False) if as_json else bench_text(document))

@@ -92,5 +92,5 @@ def command(
     if as_json:
         _options.emit(document)
     else:
-        click.echo(render_text(document, colour=_options.colour()))
+        print(render_text(document, colour=_options.colour()))
     return EXIT[document["verdict"]]

@@ -72,9 +72,10 @@ def command(trees, python, form, pristine, record, allowed, envs, tags, as_json,
         _print(report, quiet)
     else:
         from specwire.gate import formats
+        from specwire.outgoing import clean
 
         # UTF-8 whatever the terminal speaks: these are for machines.
-        click.echo(formats.FORMATS[form](report).encode("utf-8", "backslashreplace"), nl=False)
+        click.echo(clean(formats.FORMATS[form](report)).encode("utf-8", "backslashreplace"), nl=False)
         for why in report.unknown:
             options.note(f"inconclusive: {why}", quiet)
     return report.exit_code

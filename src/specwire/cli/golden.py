@@ -179,7 +179,7 @@ def show(file: Path, tokens: bool, as_json: bool) -> None:
         raise SpecwireError(
             f"{file} holds printed values and no token ids: its prompt is known to whoever made the log"
         )
-    click.echo(json.dumps([one["token_ids"] for one in prompts], separators=(",", ":")))
+    print(json.dumps([one["token_ids"] for one in prompts], separators=(",", ":")))
 
 
 def _show(path: Path, as_json: bool) -> None:
@@ -189,7 +189,7 @@ def _show(path: Path, as_json: bool) -> None:
     if as_json:
         _options.emit(document)
     else:
-        click.echo(describe_text(document))
+        print(describe_text(document))
 
 
 def _read_prompts(path: Path) -> list[list[int]]:

@@ -93,5 +93,5 @@ def command(
     if as_json:
         emit(document)
     else:
-        click.echo(page(document))
+        print(page(document))
     return CODES[document["verdict"]]

@@ -33,7 +33,7 @@ def command(results, html, text, title, as_json, quiet):
     Example: specwire report verified/ benched/ swept/ --out report.html
              specwire report benched/bench.json --markdown report.md
     """
-    from specwire.regular import written_whole
+    from specwire.outgoing import write_text
     from specwire.report.contents import contents
     from specwire.report.markdown import markdown
     from specwire.report.page import page
@@ -46,8 +46,7 @@ def command(results, html, text, title, as_json, quiet):
     if text:
         written[text] = markdown(title, blocks)
     for path, whole in written.items():
-        with written_whole(path) as file:
-            file.write(whole.encode())
+        write_text(path, whole)
         options.note(f"wrote {path}", quiet)
     if as_json:
         print(json.dumps({"schema": "specwire.report/1", "written": [str(path) for path in written]}))

@@ -38,7 +38,7 @@ def command(out, accept_length, trained, html, as_json, quiet, **job):
     from specwire.diagnosis import render
     from specwire.diagnosis.check import EXIT
     from specwire.needs import require
-    from specwire.regular import written_whole
+    from specwire.outgoing import write_text
 
     require("torch")  # the comparison's, asked for before the engine boots
     found = jobs.job_of(**job)
@@ -46,8 +46,7 @@ def command(out, accept_length, trained, html, as_json, quiet, **job):
         with Shown(quiet, first_after=0.0) as progress:
             document = verify.verify(found, place, progress, accept_length, trained)
         text = json.dumps(document, indent=2, allow_nan=False)
-        with written_whole(place / "verify.json") as file:
-            file.write(f"{text}\n".encode())
+        write_text(place / "verify.json", f"{text}\n")
         if html:
             from specwire.diagnosis.html import write_page
 

@@ -9,7 +9,8 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from specwire.regular import read_text, written_whole
+from specwire.outgoing import write_text
+from specwire.regular import read_text
 
 SVG_WIDTH = 900  # of a full row of cells or bars, in pixels
 LABEL = 90  # pixels for a slot's name and the numbers of its axis, left of its row
@@ -17,8 +18,7 @@ LABEL = 90  # pixels for a slot's name and the numbers of its axis, left of its 
 
 def write_page(path: Path | str, document: dict[str, Any], reproduce: str) -> None:
     """Write the page; `reproduce` is the command to show. The file appears whole or not at all."""
-    with written_whole(path) as file:
-        file.write(page(document, reproduce).encode())
+    write_text(path, page(document, reproduce))
 
 
 def page(document: dict[str, Any], reproduce: str) -> str:

@@ -26,6 +26,7 @@ def main(job_file: str) -> None:
     threading.Thread(target=_end_with_the_caller, daemon=True).start()
     with open(job_file, encoding="utf-8") as file:
         job = json.load(file)
+    job["argv"] = _whole(job["argv"])
     started = time.monotonic()
     if job["fork"]:
         _accept_newer_transformers()
@@ -56,6 +57,13 @@ def main(job_file: str) -> None:
     _end_the_others()
     engine.shutdown()
     os._exit(0)  # the interpreter would take seconds to unwind what is about to be killed anyway
+
+
+def _whole(argv: list[str]) -> list[str]:
+    """The arguments with the words that were handed over apart from the job, which is a file."""
+    for number, secret in enumerate(json.loads(os.environ.pop("SPECWIRE_HANDED", "[]"))):
+        argv = [word.replace(f"<hidden {number}>", secret) for word in argv]
+    return argv
 
 
 def _insist_on(root: str) -> None:

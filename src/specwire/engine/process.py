@@ -8,16 +8,18 @@ import os
 import signal
 import subprocess
 import tempfile
+import threading
 import time
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from specwire import temporary
+from specwire import outgoing, temporary
 from specwire.engine.segments import RUN_ID, processes_of, release, segments_of
 
 _scratch: dict[str, Path] = {}  # by run id: its directory of temporary files. Sockets go there: paths must be short
+_copying: dict[str, threading.Thread] = {}  # by run id: who writes its log
 
 
 def start(command: Sequence[str], env: Mapping[str, str], log: BinaryIO, folder: Path) -> tuple[subprocess.Popen, str]:
@@ -26,17 +28,34 @@ def start(command: Sequence[str], env: Mapping[str, str], log: BinaryIO, folder:
     if env.get("TMPDIR") == os.environ.get("TMPDIR"):  # or the caller has said where temporary files go
         _scratch[run_id] = temporary.make(run_id)
         env = {"TORCHINDUCTOR_CACHE_DIR": _compiled_kernels(), **env, "TMPDIR": str(_scratch[run_id])}
+    outgoing.know_environment(env)
+    hides = outgoing.knows()
     driver = subprocess.Popen(  # an engine's captures, sockets and profiles are this user's alone
         command,
         stdin=subprocess.PIPE,  # closes when this process ends, however it ends; the driver then ends too
-        stdout=log,
+        stdout=subprocess.PIPE if hides else log,
         stderr=subprocess.STDOUT,
         env={**env, RUN_ID: run_id, "SPT_NOENV": "1"},  # or the engine's process titles overwrite the run id
         cwd=folder,
         start_new_session=True,
         umask=0o077,
     )
+    if hides:
+        _copying[run_id] = _copied(driver, log)
     return driver, run_id
+
+
+def _copied(driver: subprocess.Popen, log: BinaryIO) -> threading.Thread:
+    """A thread that copies what the engine says into its log, without the secrets that it was started with."""
+    own = os.fdopen(os.dup(log.fileno()), "wb")
+
+    def copy() -> None:
+        with own, driver.stdout:
+            outgoing.copy_hidden(driver.stdout, own)
+
+    copying = threading.Thread(target=copy, daemon=True)
+    copying.start()
+    return copying
 
 
 def wait_a_moment(process: subprocess.Popen, seconds: float = 0.3) -> int | None:
@@ -60,6 +79,8 @@ def kill_all(driver: subprocess.Popen, run_id: str) -> None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(0.05)
+    if (copying := _copying.pop(run_id, None)) is not None:
+        copying.join(timeout=10)
     if (place := _scratch.pop(run_id, None)) is not None:
         temporary.discard(place)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from specwire.engine.arguments import environment, rank_count, server_arguments
+from specwire.engine.job import write_job
 from specwire.engine.log import Progress, last_error
 from specwire.engine.process import death, kill_all, note_segments, start, wait_a_moment
 from specwire.errors import SpecwireError
@@ -99,11 +99,11 @@ def run_engine(
         "fork": device == "cpu",
     }
     job_file, result_file, log_file = out / "engine-job.json", Path(job["output"]), out / "engine.log"
-    job_file.write_text(json.dumps(job), "utf-8")
+    handed = write_job(job_file, job)
     result_file.unlink(missing_ok=True)
 
     ranks = rank_count(argv)
-    run_env = environment(Path(root).absolute(), ranks=ranks, device=device, extra=env)
+    run_env = environment(Path(root).absolute(), ranks=ranks, device=device, extra=env) | handed
     with open_anew(log_file) as log:
         code = (run or _run_to_the_end)(
             [python, str(DRIVER), str(job_file)], run_env, log, log_file, ranks, on_progress, timeout

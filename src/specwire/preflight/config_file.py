@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from specwire.errors import said
+from specwire.outgoing import know_text
 from specwire.preflight.options import Merger, Option, Options, Refusal
 from specwire.preflight.shell import is_open, shown
 from specwire.regular import read_text
@@ -51,7 +52,9 @@ def _read(path: Path) -> Mapping[Any, Any]:
     import yaml
 
     try:
-        document = yaml.safe_load(read_text(path))
+        text = read_text(path)
+        know_text(text)
+        document = yaml.safe_load(text)
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         why = " ".join(str(error).split()) if isinstance(error, yaml.YAMLError) else said(error)
         raise _Stopped(f"{path} cannot be read as YAML: {why}", "correct the file") from error

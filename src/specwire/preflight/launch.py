@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from specwire.errors import SpecwireError, said
+from specwire.outgoing import know_environment, know_text, know_words
 from specwire.preflight.config_file import merged
 from specwire.preflight.launch_text import Found, in_process, in_yaml, launches
 from specwire.preflight.options import Options, Parsed, Refusal, Unread
@@ -131,6 +132,7 @@ def typed(text: str, source: str = "the launch command") -> Given:
 
     Raises SpecwireError when it holds no launch of SGLang, or more than one.
     """
+    know_text(text)
     return Given(source, _only(launches(text, source, script=False), source))
 
 
@@ -140,6 +142,7 @@ def in_file(path: Path) -> Given:
         text = read_text(path)
     except (OSError, ValueError) as error:
         raise SpecwireError(f"cannot read the launch file {path}: {said(error)}. Give a text file.") from error
+    know_text(text)
     found = in_yaml(text, str(path)) if path.suffix.lower() in (".yml", ".yaml", ".json") else None
     if not found:
         found = launches(text, str(path), script=True)
@@ -202,6 +205,8 @@ def _folder(place: Path) -> Path | None:
 
 
 def _launch(source: str, found: Found, options: Options | None, folder: Path | None = None) -> Launch:
+    know_words(found.words)
+    know_environment(found.environment)
     environment = {name: shown(value) for name, value in found.environment.items() if not is_open(value)}
     if options is None:
         parsed, words, refusals, unread = _loosely(found.words), list(found.words), [], []

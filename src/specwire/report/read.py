@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from specwire.errors import SpecwireError, said
+from specwire.outgoing import know_document
 from specwire.regular import read_json
 
 NAMES = ("verify.json", "bench.json", "sweep.json")
@@ -50,6 +51,7 @@ def _document(file: Path) -> dict[str, Any]:
         raise SpecwireError(
             f"{file}: no result that can be read ({said(error)}). Name the JSON of verify, bench or sweep."
         ) from error
+    know_document(document)  # an earlier version kept what it was given
     schema = document.get("schema") if isinstance(document, dict) else None
     if schema not in SCHEMAS:
         raise SpecwireError(
