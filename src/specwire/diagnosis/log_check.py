@@ -18,7 +18,7 @@ from specwire.diagnosis.check import Summary, report
 from specwire.diagnosis.context import Context
 from specwire.diagnosis.evidence import Evidence, Sample
 from specwire.diagnosis.judge import Element, Slot, Worst
-from specwire.diagnosis.logs import SHOWN_VALUES, Line, printed_to, read_log
+from specwire.diagnosis.logs import SHOWN_VALUES, Line, printed_share, printed_to, read_log
 from specwire.diagnosis.noise import ROUNDOFF, Floor, floor
 from specwire.errors import SpecwireError
 from specwire.goldens.golden import Golden, open_golden
@@ -187,15 +187,24 @@ def _read(
     size: float,
     dtype: str,
     digits: float = 0.0,
+    share: float = 0.0,
 ) -> _Read:
     values = line.of_slot(slot)
-    return _Read(line, place, values, tuple(wanted), _beyond(line, values, wanted, size, dtype, digits))
+    return _Read(line, place, values, tuple(wanted), _beyond(line, values, wanted, size, dtype, digits, share))
 
 
 def _beyond(
-    line: Line, values: Sequence[float], wanted: Sequence[float], size: float, dtype: str, digits: float = 0.0
+    line: Line,
+    values: Sequence[float],
+    wanted: Sequence[float],
+    size: float,
+    dtype: str,
+    digits: float = 0.0,
+    share: float = 0.0,
 ) -> tuple[float, ...]:
     """By how much each value is further from the wanted one than spacing and printing explain, over `size`.
+
+    The wanted ones may have been printed as well: to half a last decimal place, `digits`, and to `share` of a value.
 
     Rounding for print and noise are independent: they add up in squares. NaN is infinitely far off.
     """
@@ -204,7 +213,7 @@ def _beyond(
     for value, aim in zip(values, wanted):
         # Numbers of p bits in [2^e, 2^(e+1)) are 2^(e+1-p) apart, and the unit roundoff is 2^-p.
         spacing = SPACINGS * 2 * coarse * 2.0 ** math.floor(math.log2(abs(aim))) if aim else 0.0
-        printed = line.digits + digits + PRINTED * abs(aim)
+        printed = line.digits + digits + (PRINTED + share) * abs(aim)
         away = abs(value - aim)
         if away <= math.hypot(spacing, printed):
             found.append(0.0)
@@ -230,8 +239,9 @@ def _slot_of_log(golden: LogGolden, compared: Sequence[Line], captured: int, slo
         )
     if wanted is None or not lines:
         return found.not_compared(f"its values are not in the {'golden' if wanted is None else 'log'}")
-    digits = printed_to(map(repr, wanted))
-    read = [_read(line, None, slot, wanted, _rms(wanted), golden.dtype, digits) for line in lines]
+    words = [repr(value) for value in wanted]
+    rounded = printed_to(words), printed_share(words)
+    read = [_read(line, None, slot, wanted, _rms(wanted), golden.dtype, *rounded) for line in lines]
     # One row is all there is: each of its values is held to the floor by itself.
     return _judged(found, read, _floor(golden, lines[0].dtype, found.expected), tail=1.0)
 

@@ -172,3 +172,14 @@ def printed_to(words: Iterable[str]) -> float:
             places.append(len(mantissa.partition(".")[2].rstrip()) - int(exponent or 0))
     most = max(places, default=0)
     return 0.5 * 10.0**-most if most > 0 else 0.0
+
+
+def printed_share(words: Iterable[str]) -> float:
+    """What rounding for print may have cost, as a share of a value, where numbers were printed to as many significant
+    digits: the one with the most tells how many. A trailing zero may have been dropped: three are assumed at least."""
+    most = 3
+    for word in words:
+        digits = word.lower().partition("e")[0].lstrip("+-").replace(".", "").lstrip("0")
+        if digits.isdigit():
+            most = max(most, len(digits))
+    return 5.0 * 10.0**-most
