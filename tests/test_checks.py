@@ -98,7 +98,7 @@ ADDS_ONE = staticmethod(lambda ids: sorted({k + 1 for k in ids}) if ids else [2,
         ([2, 6, 9], (3, 7, 10), (10, 7, 3), "column blocks of fc.weight in the order [2, 1, 0]"),
         ([9, 2, 6], (3, 7, 10), (10, 3, 7), "column blocks of fc.weight in the order [1, 2, 0]"),
         ([2, 6, 9], (10, 7, 3), (3, 7, 10), "config already gives [2, 6, 9]"),
-        ([3, 7, 10], (4, 8, 11), (3, 7, 10), "write [2, 6, 9] as eagle_aux_hidden_state_layer_ids"),
+        ([3, 7, 10], (4, 8, 11), (3, 7, 10), "write [2, 6, 9] as eagle_config.eagle_aux_hidden_state_layer_ids"),
     ],
 )
 @pytest.mark.parametrize("rule", [ADDS_ONE, None])
@@ -106,7 +106,9 @@ def test_a_fix_never_tells_to_write_ids_that_would_not_do(ids, slots, trained, f
     context = {"draft": {"eagle_aux_hidden_state_layer_ids": ids}, "rule": rule and rule.__func__}
     document = examine(evidence_of(Case("ids", slots=slots, trained=trained, context=context), tmp_path))
     if rule is None and "already" in fix:
-        fix = "set eagle_aux_hidden_state_layer_ids"  # without the source's rule nobody knows what they give
+        fix = (
+            "set eagle_config.eagle_aux_hidden_state_layer_ids"  # without the source's rule nobody knows what they give
+        )
     assert fix in document["causes"][0]["fix"]
 
 
@@ -119,3 +121,14 @@ def test_another_config_is_no_proof_that_it_is_the_cause(tmp_path) -> None:
     causes = examine(evidence)["causes"]
     assert [(cause["id"], cause["confidence"]) for cause in causes] == [("wrong-target", "likely")]
     assert "the golden is of target sha256:0123456789abcdef" in causes[0]["evidence"]
+
+
+def test_a_release_without_such_ids_gets_a_next_step(tmp_path) -> None:
+    """No id makes a loop over layers' inputs give the last layer's output."""
+    stops_early = staticmethod(lambda ids: [k for k in ids if k < 12] if ids else [2, 6, 9]).__func__
+    context = {"draft": {"eagle_aux_hidden_state_layer_ids": [3, 7, 11]}, "rule": stops_early}
+    case = Case("the end", slots=(3, 7, 11), trained=(3, 7, 12), context=context)
+    fixes = [
+        cause["fix"] for cause in examine(evidence_of(case, tmp_path))["causes"] if cause["id"] == "wrong-boundary"
+    ]
+    assert fixes and "no layer ids make" in fixes[0] and "--tree" in fixes[0] and "change the ids" not in fixes[0]

@@ -22,8 +22,10 @@ from click.testing import CliRunner
 from specwire.cli.gate import command
 from specwire.errors import SpecwireError
 from specwire.gate import scan
+from specwire.gate.pristine import release_name
 from specwire.patching import marks
 from specwire.trees import transaction
+from specwire.trees.tree import Tree
 
 LEFTOVERS = Path(__file__).parents[1] / "fixtures" / "leftovers"
 TAP = marks.marked("if _specwire.on: _specwire.draft_fc(x)", "draft-fc").encode()
@@ -539,3 +541,18 @@ def test_an_unreadable_file_is_not_called_clean(tmp_path, monkeypatch):
 def test_the_hook_names_the_command():
     text = Path(__file__).parents[1].joinpath(".pre-commit-hooks.yaml").read_text()
     assert re.search(r"^- id: specwire-gate$", text, re.M) and re.search(r"^  entry: specwire gate$", text, re.M)
+
+
+def test_a_changed_tree_is_not_called_by_its_release(tree: Path) -> None:
+    """Whatever is read out of a file that somebody changed is no word of the release's."""
+    found = Tree.find(str(tree))
+    model = tree / "sglang" / "srt" / "models" / "llama.py"
+    assert release_name(found) == "SGLang 0.5.23"
+    clean = model.read_bytes()
+    model.write_bytes(clean + b"layers_to_capture = []\r\n")
+    assert release_name(found) == "this tree (it differs from SGLang 0.5.23 in sglang/srt/models/llama.py)"
+    model.write_bytes(clean)
+    (tree / "sglang" / "srt" / "models" / "own_eagle3.py").write_text("layers_to_capture = []\n")
+    assert "own_eagle3.py" in release_name(found)
+    (tree / "sglang-0.5.23.dist-info" / "RECORD").unlink()
+    assert release_name(found) == "SGLang 0.5.23", "a checkout has no list: it is called what it says it is"

@@ -89,6 +89,15 @@ class Context:
     def target_name(self) -> str | None:
         return target_name(self.target_dir) if self.target_dir else None
 
+    @cached_property
+    def release(self) -> str:
+        """What a sentence calls the tree that ran."""
+        if self.tree is not None:
+            from specwire.gate.pristine import release_name
+
+            return release_name(self.tree)
+        return f"SGLang {self.version}" if self.version else "this release"
+
     def ids_for(self, boundaries: Sequence[int]) -> list[int] | None:
         """The layer ids that this tree turns into `boundaries`; None when its rule is not known or gives no
         way."""

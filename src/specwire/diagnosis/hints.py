@@ -44,8 +44,8 @@ def layer_ids_fix(evidence: Evidence, captured: Sequence[int]) -> str:
     """Which `eagle_aux_hidden_state_layer_ids` give the trained boundaries here, and who would read the old
     ones right."""
     context, trained = evidence.context, list(evidence.trained)
-    release = f"SGLang {context.version}" if context.version else "this release"
-    key = "eagle_aux_hidden_state_layer_ids in the draft's config.json"
+    release = context.release
+    key = "eagle_config.eagle_aux_hidden_state_layer_ids in the draft's config.json"
     ids = context.layer_ids
     write = context.ids_for(trained)
     if write is not None and write == ids:
@@ -63,6 +63,12 @@ def layer_ids_fix(evidence: Evidence, captured: Sequence[int]) -> str:
         # Not asked of the source: inferred from what it did with the ids that it was given.
         shifts = {k - given for k, given in zip(captured, ids)}
         write = [k - min(shifts) for k in trained] if len(shifts) == 1 else None
+    if write is None and context.rule is not None and None not in trained:
+        return (
+            f"no layer ids make {release} capture {listed(trained)} for this target: serve it with a release whose rule gives "
+            "them (specwire preflight with one --tree for each release shows which), or train the draft on boundaries that this "
+            f"one captures, as {listed(captured)}"
+        )
     if write is None:
         if len(captured) != len(trained):
             return f"set {key} so that {release} captures {listed(trained)}"

@@ -17,6 +17,13 @@ from specwire.patching import marks
 from specwire.regular import read_bytes, read_text
 from specwire.trees.tree import PACKAGE, Tree
 
+# Where EAGLE-3 passes through the engine, and what such a file speaks of.
+PASSED = tuple(
+    f"{PACKAGE}/srt/{name}"
+    for name in ("models/", "speculative/", "model_executor/", "layers/logits_proc", "server_args")
+)
+WORDS = (b"to_capture", b"eagle", b"EAGLE", b"aux_hidden")
+
 
 class NoRecord(SpecwireError):
     """There is nothing to compare with. Ends a command with 3: neither clean nor not."""
@@ -42,6 +49,40 @@ def differences(tree: Tree, record: str | None = None) -> list[Finding]:
         if file not in expected:
             found.append(Finding("pristine-extra", file, None, f"is not in {named}", file == marks.RUNTIME))
     return sorted(found, key=lambda finding: finding.file)
+
+
+def release_name(tree: Tree) -> str:
+    """What a sentence calls the tree: its release, unless a file that EAGLE-3 passes through is not the release's.
+
+    Taps are no change. A tree without a list of hashes, as a checkout is, is called by the version that it says.
+    """
+    if not tree.version:
+        return "this tree"
+    changed = _changed(tree)
+    if not changed:
+        return f"SGLang {tree.version}"
+    more = f" and {len(changed) - 2} more" if len(changed) > 2 else ""
+    return f"this tree (it differs from SGLang {tree.version} in {', '.join(changed[:2])}{more})"
+
+
+def _changed(tree: Tree) -> list[str]:
+    try:
+        named, expected = _expected(tree, None)
+    except SpecwireError:
+        return []
+    files = [name for name in tree.python_files(f"{PACKAGE}/srt") if name.startswith(PASSED)]
+    return [name for name in files if _is_changed(tree, name, expected.get(name), named)]
+
+
+def _is_changed(tree: Tree, name: str, wanted: str | None, named: str) -> bool:
+    try:
+        data = read_bytes(tree.path(name))
+        if not any(word in data for word in WORDS):
+            return False
+        finding = _compared(tree.path(name), name, wanted, named) if wanted else None
+    except (OSError, SpecwireError):
+        return False
+    return not wanted or bool(finding and not finding.managed)
 
 
 def _compared(path: Path, file: str, wanted: str, named: str) -> Finding | None:

@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from specwire.errors import SpecwireError
+from specwire.gate.pristine import release_name
 from specwire.preflight.interpreter.values import ClassRef, External, Function
 from specwire.trees.tree import Tree
 
@@ -57,10 +58,10 @@ class Source:
     _set_by: dict[tuple[str, int], frozenset[str]] = field(default_factory=dict)
     _mentions: dict[str, int] = field(default_factory=dict)
 
-    @property
+    @cached_property
     def release(self) -> str:
         """What a sentence calls the tree."""
-        return f"SGLang {self.tree.version}" if self.tree.version else "this tree"
+        return release_name(self.tree)
 
     def mentions(self, word: str) -> int:
         """How often a name stands anywhere in the engine's sources, in a string or a comment as well."""
