@@ -21,7 +21,7 @@ from click.testing import CliRunner
 
 from specwire.cli.gate import command
 from specwire.errors import SpecwireError
-from specwire.gate import scan
+from specwire.gate import leftovers, scan
 from specwire.gate.pristine import release_name
 from specwire.patching import marks
 from specwire.trees import transaction
@@ -529,13 +529,56 @@ def test_scanning_many_files(tmp_path, monkeypatch, c_library):
     ]
 
 
-def test_an_unreadable_file_is_not_called_clean(tmp_path, monkeypatch):
-    monkeypatch.setattr(scan, "_WORTH_A_SECOND_PROCESS", 4)
-    paths = [str(tmp_path / f"{number}.py") for number in range(8)]
-    for path in paths[:-1]:
-        Path(path).write_bytes(b"x")
-    with pytest.raises(SpecwireError, match="7.py"):
-        scan.holding(paths, (b"y",), lambda data, held: True)
+@pytest.mark.parametrize("kind", ["missing", "pipe", "too large", "no Python", "too deep"])
+@pytest.mark.parametrize("many", [True, False], ids=["with children", "alone"])
+def test_one_odd_file_is_named_and_the_others_are_judged(tree, llama, monkeypatch, kind, many):
+    monkeypatch.setattr(scan, "_WORTH_A_SECOND_PROCESS", 1 if many else 1000)
+    odd = llama.with_name("odd.py")
+    if kind == "missing":
+        walked = leftovers.walk
+
+        def with_one_more(*arguments):
+            found = walked(*arguments)
+            found.python.append(str(odd))
+            return found
+
+        monkeypatch.setattr(leftovers, "walk", with_one_more)
+    elif kind == "pipe":
+        os.mkfifo(odd)
+    else:
+        deep = "def f(a):\n    print('[EAGLE3-DEBUG]')\n    return " + "+".join("a" * 900)
+        odd.write_text({"too large": "#" * (9 << 20), "no Python": "print '[EAGLE3-DEBUG]'\n", "too deep": deep}[kind])
+    paths = [tree / "sglang"] if kind != "pipe" else [llama, odd]
+    assert run(*paths).return_value == 3 and "odd.py" in run(*paths).stdout
+    llama.write_text("breakpoint()\n")
+    result = run(*paths, "--json")
+    document = json.loads(result.stdout)
+    assert result.return_value == 1 and [each["rule"] for each in document["findings"]] == ["breakpoint"]
+    assert len(document["inconclusive"]) == 1 and "odd.py" in document["inconclusive"][0]
+    assert len(document["inconclusive"][0]) < 500
+    assert run(*paths, "--exclude", "odd.py", "--exclude", "llama.py").return_value == 0
+
+
+def test_what_is_excluded_is_counted_and_named(tree, llama):
+    llama.write_text("breakpoint()\n")
+    llama.with_name("llama.py.orig").write_text("x")
+    assert {rule for rule, _, _ in findings(tree)} == {"breakpoint", "patch-remains"}
+    result = run(tree, "--exclude", "sglang/srt/models")
+    assert result.return_value == 0 and result.stdout == "clean: 2 Python files, 2 files excluded\n"
+    assert json.loads(run(tree, "--exclude", "models", "--json").stdout)["excluded"] == [
+        "sglang/srt/models/llama.py",
+        "sglang/srt/models/llama.py.orig",
+    ]
+    assert run(tree, "--exclude", "srt/models", "--exclude", "model").return_value == 1
+
+
+def test_the_document_has_its_name_and_its_fields(tree, llama):
+    clean = json.loads(run(tree, "--json").stdout)
+    assert clean["schema"] == "specwire.gate/1" and clean["clean"] is True and clean["files"] == 3
+    assert set(clean) == {"schema", "clean", "findings", "allowed", "inconclusive", "files", "skipped", "excluded"}
+    llama.write_text("breakpoint()\n")
+    document = json.loads(run(tree, "--json").stdout)
+    assert document["clean"] is False and set(document["findings"][0]) >= {"rule", "file", "line", "message", "managed"}
 
 
 def test_the_hook_names_the_command():

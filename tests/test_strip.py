@@ -498,12 +498,49 @@ def test_patch_takes_the_diff(tmp_path, monkeypatch, ends):
     assert path.read_bytes() == text.replace(f'print("[EAGLE3-DEBUG]"){ends}', "").encode()
 
 
-def test_a_file_that_does_not_parse_stops_everything(package):
-    (package / "broken.py").write_text("if os.getenv('EAGLE3_DEBUG'):\nprint(1\n")
-    before = (package / "model.py").read_bytes()
+DEEP = (
+    "import os\ndef f(a):\n    if os.environ.get('EAGLE3_DEBUG'):\n        print('[EAGLE3-DEBUG]', a)\n    x = "
+    + "+".join(["a"] * 900)
+    + "\n    return x\n"
+)
+ODD = {
+    "no Python": b"if os.getenv('EAGLE3_DEBUG'):\nprint(1\n",
+    "too deep for us": DEEP.encode(),
+    "too deep for the parser": b"x = " + b"-" * 100_000 + b"1\nDEBUG = os.getenv('EAGLE3_DEBUG')\n",
+    "too large": b"print('[EAGLE3-DEBUG]')\n" + b"#" * (9 << 20),
+    "a zero": b"print('[EAGLE3-DEBUG]')\nx = '\0'\n",
+}
+
+
+@pytest.mark.parametrize("data", ODD.values(), ids=ODD)
+def test_one_odd_file_is_named_and_keeps_no_other_back(package, data):
+    (package / "odd.py").write_bytes(data)
+    assert run([str(package), "--check"]).return_value == 1
+    result = run([str(package), "--json"])
+    document = json.loads(result.stdout)
+    assert result.return_value == 3 and [Path(each["file"]).name for each in document["inconclusive"]] == ["odd.py"]
+    assert len(document["inconclusive"][0]["why"]) < 600
+    assert document["result"] == "removed" and "print" not in (package / "model.py").read_text()
+    assert (package / "odd.py").read_bytes() == data
     result = run([str(package)])
-    assert isinstance(result.exception, SpecwireError) and "broken.py" in str(result.exception)
-    assert (package / "model.py").read_bytes() == before
+    assert result.return_value == 3 and "inconclusive: " in result.stdout and "1 file not looked into" in result.stderr
+
+
+@pytest.mark.parametrize("pattern", ["odd.py", "sub", "engine/sub/*", "./engine/sub", "*/sub/odd.py", "od?.py"])
+def test_what_is_excluded_is_not_looked_at(package, pattern, monkeypatch):
+    monkeypatch.chdir(package.parent)
+    (package / "sub" / "odd.py").write_bytes(ODD["no Python"])
+    result = run(["engine", "--exclude", pattern, "--json"])
+    document = json.loads(result.stdout)
+    assert result.return_value == 0 and document["result"] == "removed" and not document["inconclusive"]
+    assert document["excluded"] == [os.path.join("engine", "sub", "odd.py")]
+
+
+@pytest.mark.parametrize("pattern", ["odd", "engine/odd.py", "sub/*", "model"])
+def test_what_is_not_excluded_is_looked_at(package, pattern, monkeypatch):
+    monkeypatch.chdir(package.parent)
+    (package / "sub" / "odd.py").write_bytes(ODD["no Python"])
+    assert run(["engine", "--exclude", pattern]).return_value == 3
 
 
 def test_clean_files_are_not_parsed(package):

@@ -49,9 +49,16 @@ from specwire.strip.words import Words
     metavar="TEXT",
     help="Also take messages that begin like this for debug messages.",
 )
+@click.option(
+    "--exclude",
+    "excludes",
+    multiple=True,
+    metavar="PATTERN",
+    help="Leave out files or directories of this name, or with a slash this path, e.g. 'tests' or 'srt/debug_*'.",
+)
 @options.as_json
 @options.quiet
-def command(trees, python, form, pristine, record, allowed, envs, tags, as_json, quiet):
+def command(trees, python, form, pristine, record, allowed, envs, tags, excludes, as_json, quiet):
     """Fail when instrumentation is left: taps, hand-written debug code, debugger stops, patch remains.
 
     TREE is SGLang's source, the word 'installed', or any directory or files. A line that has to stay says so:
@@ -64,7 +71,7 @@ def command(trees, python, form, pristine, record, allowed, envs, tags, as_json,
     from specwire.gate.leftovers import scan
 
     paths, base = _scope(trees, python)
-    report = scan(paths, base, Words(envs, tags), allowed)
+    report = scan(paths, base, Words(envs, tags), allowed, excludes)
     if pristine or record:
         report = _with_differences(report, trees, python, record)
     form = "json" if as_json else form
@@ -137,7 +144,8 @@ def _print(report, quiet: bool) -> None:
         else "inconclusive"
     )
     allowed = f", {len(report.allowed)} allowed" if report.allowed else ""
-    options.say(f"{word}: {options.counted(report.files, 'Python file')}{allowed}")
+    excluded = f", {options.counted(len(report.excluded), 'file')} excluded" if report.excluded else ""
+    options.say(f"{word}: {options.counted(report.files, 'Python file')}{allowed}{excluded}")
 
 
 def _place(report, finding) -> str:

@@ -7,7 +7,7 @@ import sys
 import click
 
 from specwire.cli import _options as options
-from specwire.errors import FINDING, OK
+from specwire.errors import FINDING, INCONCLUSIVE, OK
 from specwire.strip.words import Words
 
 
@@ -29,13 +29,20 @@ from specwire.strip.words import Words
     metavar="TEXT",
     help="Also take messages that begin like this for debug messages, e.g. '[DBG]'.",
 )
+@click.option(
+    "--exclude",
+    "excludes",
+    multiple=True,
+    metavar="PATTERN",
+    help="Leave out files or directories of this name, or with a slash this path, e.g. 'tests' or 'srt/debug_*'.",
+)
 @click.option("--force", is_flag=True, help="Also while a process runs from the tree.")
 @options.wait
 @options.as_json
 @options.show_diff
 @options.dry_run
 @options.quiet
-def command(paths, python, check, envs, tags, force, wait, as_json, show_diff, dry_run, quiet):
+def command(paths, python, check, envs, tags, excludes, force, wait, as_json, show_diff, dry_run, quiet):
     """Take out debug code that people wrote by hand, and prove that nothing else changed.
 
     PATH is a file, a directory, or the word 'installed'. A statement goes only if it does nothing but report
@@ -46,23 +53,27 @@ def command(paths, python, check, envs, tags, force, wait, as_json, show_diff, d
              specwire strip sglang/srt/models/llama_eagle3.py --check
     """
     from specwire.cli import _trees as trees
+    from specwire.strip.exclude import Excluded
     from specwire.strip.files import begun, plans, write
 
     places = [_place(path, python) for path in paths]
     (trees.refuse_begun if check or show_diff or dry_run else trees.put_right)(begun(places))
-    found = plans(places, Words(envs, tags))
+    planned = plans(places, Words(envs, tags), Excluded(excludes))
+    found = planned.plans
     changed = [plan for plan in found if plan.before != plan.after]
     judged = check or show_diff or dry_run
     if changed and not judged:
         write(found, force, wait or 0.0, lambda text: options.note(text, quiet))
     if as_json:
-        options.emit(_document(found, changed, judged))
+        options.emit(_document(planned, changed, judged))
     elif show_diff:
         _show_diff(changed)
     else:
-        _print(found, judged)
-    options.note(_summary(found, changed, judged), quiet)
-    return FINDING if check and changed else OK
+        _print(planned, judged)
+    options.note(_summary(planned, changed, judged), quiet)
+    if check and changed:
+        return FINDING
+    return INCONCLUSIVE if planned.unread else OK
 
 
 def _place(path: str, python: str | None) -> str:
@@ -85,9 +96,11 @@ def _show_diff(changed) -> None:
     sys.stdout.buffer.flush()
 
 
-def _print(found, judged: bool) -> None:
+def _print(planned, judged: bool) -> None:
     word = "would remove" if judged else "removed"
-    for plan in found:
+    for _, why in planned.unread:
+        options.say(f"inconclusive: {why}")
+    for plan in planned.plans:
         for piece in plan.gone:
             options.say(f"[OK] {plan.name}:{piece.line}: {word} {piece.kind}: {piece.text}")
         for piece in plan.left:
@@ -99,16 +112,21 @@ def _print(found, judged: bool) -> None:
             )
 
 
-def _summary(found, changed, judged: bool) -> str:
+def _summary(planned, changed, judged: bool) -> str:
+    found = planned.plans
+    more = f", {options.counted(len(planned.unread), 'file')} not looked into" if planned.unread else ""
+    more += f", {options.counted(len(planned.excluded), 'file')} excluded" if planned.excluded else ""
     gone = sum(len(plan.gone) for plan in found)
     left = sum(len(plan.left) for plan in found)
     if not found:
-        return "no debug code found"
+        return "no debug code found" + more
     statements, files = options.counted(gone, "statement"), options.counted(len(changed), "file")
-    return f"{statements} {'would go' if judged else 'gone'} from {files}, {left} left with a reason"
+    return f"{statements} {'would go' if judged else 'gone'} from {files}, {left} left with a reason{more}"
 
 
-def _document(found, changed, judged: bool) -> dict:
+def _document(planned, changed, judged: bool) -> dict:
+    found = planned.plans
+
     def entry(plan, piece) -> dict:
         shown = {
             "file": plan.name,
@@ -125,6 +143,8 @@ def _document(found, changed, judged: bool) -> dict:
         "result": result,
         "removed": [entry(plan, piece) for plan in found for piece in plan.gone],
         "left": [entry(plan, piece) for plan in found for piece in plan.left],
+        "inconclusive": [{"file": name, "why": why} for name, why in planned.unread],
+        "excluded": planned.excluded,
         "files": {plan.name: {"before": _sha256(plan.before), "after": _sha256(plan.after)} for plan in changed},
     }
 

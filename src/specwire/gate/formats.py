@@ -26,6 +26,7 @@ def to_json(report: Report) -> str:
         "inconclusive": list(report.unknown),
         "files": report.files,
         "skipped": list(report.skipped),
+        "excluded": list(report.excluded),
     }
     return json.dumps(document, indent=2, allow_nan=False) + "\n"
 

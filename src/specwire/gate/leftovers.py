@@ -6,9 +6,10 @@ import os
 import re
 from typing import NamedTuple
 
-from specwire.errors import SpecwireError
+from specwire.errors import SpecwireError, said
 from specwire.gate.scan import holding
 from specwire.regular import read_source
+from specwire.strip.exclude import Excluded
 from specwire.strip.words import NEEDLES, Words
 from specwire.trees.walk import Files, walk
 
@@ -53,6 +54,7 @@ class Report(NamedTuple):
     unknown: tuple[str, ...]  # what a verdict would have needed and could not have
     files: int = 0
     skipped: tuple[str, ...] = ()
+    excluded: tuple[str, ...] = ()
 
     @property
     def clean(self) -> bool:
@@ -63,19 +65,29 @@ class Report(NamedTuple):
         return 1 if self.findings else 3 if self.unknown else 0
 
 
-def scan(paths: list[str], base: str, words: Words = Words(), allowed: tuple[str, ...] = ()) -> Report:
+def scan(
+    paths: list[str],
+    base: str,
+    words: Words = Words(),
+    allowed: tuple[str, ...] = (),
+    excludes: tuple[str, ...] = (),
+) -> Report:
     """All findings below `paths`, named relative to `base`. `allowed`: "RULE PATTERN -- reason" texts.
 
-    Raises SpecwireError for a file that cannot be read.
+    A file that cannot be read or parsed leaves the verdict on the others as it is, and is named as not known.
     """
+    excluded = Excluded(excludes, base)
     listed = [walk(path, _REMAINS) for path in paths]
+    left_out = sorted(name for each in listed for name in (*each.python, *each.others) if name in excluded)
+    if left_out:
+        listed = [Files(*([name for name in names if name not in excluded] for names in each)) for each in listed]
     files = Files(*(sum(parts, []) for parts in zip(*listed, strict=True)))
     found: list[Finding] = []
     unknown: list[str] = []
     for path, mine in zip(paths, listed, strict=True):
         if len(paths) == 1 and path.endswith(_ARCHIVES) and os.path.isfile(path):  # of a commit's files some may be
             unknown.append(f"{os.path.relpath(path, base)}: an archive, which is not looked into. Unpack it")
-        elif os.path.isdir(path) and not mine.python and not mine.others:
+        elif os.path.isdir(path) and not mine.python and not mine.others and not left_out:
             unknown.append(f"{os.path.relpath(path, base)}: holds no Python file, so nothing was looked at")
 
     def look(data: bytes, held: tuple[bytes, ...]) -> bool:
@@ -96,13 +108,18 @@ def scan(paths: list[str], base: str, words: Words = Words(), allowed: tuple[str
         tuple(unknown),
         len(files.python),
         tuple(os.path.relpath(path, base) for path in files.skipped),
+        tuple(os.path.relpath(path, base) for path in left_out),
     )
 
 
 def _in_file(path: str, file: str, words: Words, unknown: list[str]) -> list[Finding]:
     from specwire.patching import marks
 
-    data = read_source(path)
+    try:
+        data = read_source(path)
+    except OSError as error:
+        unknown.append(f"{file}: cannot be read ({said(error)}). Make it readable, or leave it out with --exclude")
+        return []
     if marks.RUNTIME_MARK in data[: data.find(b"\n") + 1]:
         return [Finding("tap-file", file, 1, "what specwire's taps call: `specwire remove` takes it out", True)]
     found = _taps(data, file)

@@ -7,8 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-from specwire.errors import SpecwireError
-from specwire.regular import descriptor
+from specwire.regular import SOURCE_LIMIT, descriptor
 
 _BUFFER = 1 << 20
 _FILES = 24  # of SGLang's, some 300 kB
@@ -22,7 +21,7 @@ Look = Callable[[bytes, tuple[bytes, ...]], bool]
 def holding(paths: list[str], needles: tuple[bytes, ...], look: Look) -> list[str]:
     """Those of `paths` whose bytes hold at least one of `needles` and pass `look`, in order; read once each.
 
-    Raises SpecwireError for a file that cannot be read.
+    A file that cannot be read, or is larger than any module, is among them: nobody can say that it holds none.
     """
     workers = _processors() if len(paths) >= _WORTH_A_SECOND_PROCESS else 1
     if workers == 1:
@@ -41,9 +40,13 @@ def _scan(paths: list[str], needles: tuple[bytes, ...], look: Look) -> list[int]
     batch = _Batch()
     for first in range(0, len(paths), _FILES):
         ends = batch.read(paths[first : first + _FILES])
-        if not (held := batch.held(needles, 0, ends[-1])):
+        held = batch.held(needles, 0, ends[-1])
+        if not held and not batch.unread:
             continue
         for index, (begin, end) in enumerate(itertools.pairwise((0, *ends)), first):
+            if index - first in batch.unread:
+                found.append(index)
+                continue
             here = batch.held(held, begin, end)
             if here and look(bytes(batch.buffer[begin:end]), tuple(here)):
                 found.append(index)
@@ -54,6 +57,7 @@ class _Batch:
     """The bytes of some files, one behind the other, in a buffer that stays in the processor's cache."""
 
     def __init__(self) -> None:
+        self.unread: set[int] = set()
         self._use(bytearray(_BUFFER))
 
     def _use(self, storage: bytearray) -> None:
@@ -62,23 +66,26 @@ class _Batch:
         self._text_holds = _in_text(storage)
 
     def read(self, paths: list[str]) -> list[int]:
-        """Where each file ends in the buffer."""
+        """Where each file ends in the buffer; of one that cannot be read nothing is in it, and `unread` has its number."""
         ends, at = [], 0
-        for path in paths:
+        self.unread = set()
+        for number, path in enumerate(paths):
+            begin = at
             try:
                 handle = descriptor(path)
                 try:
                     at += os.readv(handle, [self.buffer[at:]])
-                    while at == len(self.buffer):
+                    while at == len(self.buffer) and at - begin <= SOURCE_LIMIT:
                         self._use(bytearray(self.buffer) + bytearray(at))
                         at += os.readv(handle, [self.buffer[at:]])
                 finally:
                     os.close(handle)
-            except OSError as error:
-                raise SpecwireError(
-                    f"{path}: cannot be read ({error.strerror}), so that nothing can be said about the tree. "
-                    "Make it readable, or name a part of the tree without it."
-                ) from error
+            except OSError:
+                at = begin
+                self.unread.add(number)
+            if at - begin > SOURCE_LIMIT:
+                at = begin
+                self.unread.add(number)
             ends.append(at)
         return ends
 
@@ -139,7 +146,7 @@ def _collect(process: int, pipe: int, paths: list[str], needles: tuple[bytes, ..
     with os.fdopen(pipe, "rb") as reading:
         text = reading.read()
     _, status = os.waitpid(process, 0)
-    if status:  # a file that cannot be read, or a child that was killed: find out which, here
+    if status:  # a child that was killed: do its part here
         return _scan(paths, needles, look)
     return [int(index) for index in text.split()]
 

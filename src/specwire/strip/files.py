@@ -4,37 +4,71 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from specwire.errors import SpecwireError
 from specwire.patching.marks import RUNTIME_MARK
 from specwire.regular import read_source
+from specwire.strip.exclude import Excluded
 from specwire.strip.words import Words
 from specwire.trees.journal import JOURNALS
 from specwire.trees.transaction import Change, begun_around, commit, locked
 from specwire.trees.tree import MARKER, PACKAGE
 from specwire.trees.walk import package_root, walk
 
+if TYPE_CHECKING:
+    from specwire.strip.plan import Plan
 
-def plans(paths: list[str], words: Words) -> list:
+
+@dataclass(frozen=True)
+class Planned:
+    """What `strip` makes of the files below some paths: its plans. `unread`: files of which none can be made, and why."""
+
+    plans: list[Plan]
+    unread: list[tuple[str, str]]
+    excluded: list[str]
+
+    def __iter__(self) -> Iterator[Plan]:
+        return iter(self.plans)
+
+
+def plans(paths: list[str], words: Words, excluded: Excluded = Excluded()) -> Planned:
     """A Plan per file below `paths` that holds debug code, in the order of the paths. Nothing is written.
 
-    Files that no debug word occurs in are not parsed. Raises SpecwireError for a path that is not there, and
-    for a file that has such a word and cannot be parsed.
+    Files that no debug word occurs in are not parsed. A file that cannot be read or parsed keeps no other one back.
+    Raises SpecwireError for a path that is not there.
     """
-    found = []
+    found = Planned([], [], [])
     for path in _once(paths):
         top = path if os.path.isdir(path) else None
-        suspects = [(name, data) for name in walk(path).python if (data := suspicious(name, words)) is not None]
+        suspects: list[tuple[str, bytes]] = []
+        for name in walk(path).python:
+            if name in excluded:
+                found.excluded.append(name)
+                continue
+            try:
+                if (data := suspicious(name, words)) is not None:
+                    suspects.append((name, data))
+            except SpecwireError as error:
+                found.unread.append((name, str(error)))
         if not suspects:
             continue
         from specwire.strip.elsewhere import Neighbours
         from specwire.strip.plan import plan
 
         neighbours = Neighbours(words, top)
-        found += [plan(data, name, words, neighbours.of(name)) for name, data in suspects]
-    return [each for each in found if each.gone or each.left]
+        for name, data in suspects:
+            try:
+                made = plan(data, name, words, neighbours.of(name))
+            except SpecwireError as error:
+                found.unread.append((name, str(error)))
+                continue
+            if made.gone or made.left:
+                found.plans.append(made)
+    return found
 
 
 def begun(paths: list[str]) -> list[Path]:
@@ -61,7 +95,7 @@ def suspicious(name: str, words: Words) -> bytes | None:
     return data if words.suspects(data) or b"# specwire:" in data else None
 
 
-def write(found: list, force: bool, wait: float, note: Callable[[str], None]) -> None:
+def write(found: list[Plan], force: bool, wait: float, note: Callable[[str], None]) -> None:
     """Write all changed files, or none of them.
 
     Refuses while a process runs from a tree that a file belongs to: see `specwire.trees.live`.

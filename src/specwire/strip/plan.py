@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from specwire.errors import SpecwireError
 from specwire.strip.collect import gather
 from specwire.strip.facts import Facts
 from specwire.strip.helpers import with_helpers
@@ -51,9 +52,18 @@ _TRACE = "is no form of debug code that strip takes out"
 def plan(data: bytes, name: str, words: Words = Words(), elsewhere: Elsewhere = Elsewhere()) -> Plan:
     """Plan and prove the removal of debug code from a file's bytes. `elsewhere` knows the files that may read it.
 
-    Raises SpecwireError when the bytes cannot be parsed, or when the result is not the original without
-    exactly the planned statements (which would be a bug, and nothing is written then).
+    Raises SpecwireError when the bytes cannot be parsed, or are too deep for it, or when the result is not the
+    original without exactly the planned statements (which would be a bug, and nothing is written then).
     """
+    try:
+        return _plan(data, name, words, elsewhere)
+    except (RecursionError, MemoryError):
+        raise SpecwireError(
+            f"{name}: holds an expression too deep to be looked into. Break it up, or look at the file by hand."
+        ) from None
+
+
+def _plan(data: bytes, name: str, words: Words, elsewhere: Elsewhere) -> Plan:
     text = Text(data, name)
     facts = with_helpers(text, gather(text.tree, words), elsewhere)
     roots, left = _settle(text, facts, elsewhere)
