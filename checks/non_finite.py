@@ -9,12 +9,14 @@ Fix: find the first layer that is not finite; serve in the dtype of the checkpoi
 from specwire.diagnosis.alterations import one_row
 from specwire.diagnosis.case import Case
 from specwire.diagnosis.evidence import Evidence
-from specwire.diagnosis.finding import Cause, NotSeen
+from specwire.diagnosis.finding import Cause, NotSeen, Partly
+
+LATER = 500  # events beside those that are compared
 
 
-def check(evidence: Evidence) -> Cause | None:
+def check(evidence: Evidence) -> Cause | Partly | None:
     if not (bad := evidence.not_finite):
-        return _on_the_draft_s_side(evidence)
+        return _on_the_draft_s_side(evidence) or _later(evidence)
     rank, row, slot = bad[0]
     prompt, position = evidence.seen.places[row]
     half = ", bfloat16 rather than float16" if evidence.dtype == "float16" else ""
@@ -27,6 +29,29 @@ def check(evidence: Evidence) -> Cause | None:
         "finite",
         steps=0,
     )
+
+
+def _later(evidence: Evidence) -> Cause | Partly | None:
+    """The target's states in what came after the prefills that are compared: verifications, and other prompts."""
+    if evidence.capture is None:
+        return None
+    compared = {id(piece.event) for pieces in evidence.by_rank.values() for piece in pieces}
+    events = [
+        event
+        for site in ("layer-capture", "forward-end", "draft-input")
+        for event in evidence.capture.at(site, prefill=False)
+        if id(event) not in compared
+    ]
+    for event in events[:LATER]:
+        if not event.file.rows(event.states).isfinite().all():
+            return Cause(
+                "likely",
+                f"the rows that are compared are finite; {event} ({event.site}, {event.mode or 'no mode'}) holds NaN or "
+                f"infinity ({event.dtype})",
+                "find the first site of that step that is not finite (hidden-state-dump, and the steps before it)",
+                steps=1,
+            )
+    return Partly(f"the first {LATER} of {len(events)} later events only") if len(events) > LATER else None
 
 
 def _on_the_draft_s_side(evidence: Evidence) -> Cause | None:

@@ -582,3 +582,47 @@ def test_more_token_ids_than_a_batch_may_have_are_not_read(golden: Path, folder:
         file.truncate(8 + len(header) + 192 + (8 << 28))
     with pytest.raises(SpecwireError, match="tokens that a batch may have"):
         check_capture(golden, folder)
+
+
+def test_what_was_compared_is_said_part_by_part(golden: Path, folder: Path) -> None:
+    """A match says how much it is a match of, and what nobody could look at."""
+    for rank in (0, 1):
+        prefill(folder, rank=rank, ranks=2)
+    document = check_capture(golden, folder)
+    parts = {part["part"]: part for part in document["scope"]}
+    every = sum(len(ids) for ids in PROMPTS)
+    assert (parts["prefill"]["seen"], parts["prefill"]["of"], parts["prefill"]["whole"]) == (every, every, True)
+    assert (parts["ranks"]["seen"], parts["ranks"]["of"]) == (2, 2)
+    assert parts["last boundary"]["seen"] == 0 and "forward-end" in parts["last boundary"]["why"]
+    assert parts["draft"]["seen"] == 0 and "--draft" in parts["draft"]["why"]
+    shown = render_text(document)
+    assert f"compared  prefill {every}/{every} rows, ranks 2/2" in shown and "not last boundary: no row" in shown
+    skipped = [line["id"] for line in document["checks"] if line["state"] == "skipped"]
+    assert skipped and f"could not look: {', '.join(skipped[:3])}" in shown
+
+
+def test_a_state_that_is_not_finite_after_the_prefills_is_no_match(golden: Path, folder: Path) -> None:
+    from specwire.capture_write import write_event
+
+    prefill(folder)
+    sound = torch.ones(2, 48)
+    write_event(folder, 0, 90, "draft-input", {"hidden_states": sound}, mode="TARGET_VERIFY")
+    assert check_capture(golden, folder)["verdict"] == "match"
+    write_event(folder, 0, 91, "draft-input", {"hidden_states": sound.log().sub(1).sqrt()}, mode="TARGET_VERIFY")
+    document = check_capture(golden, folder)
+    assert document["verdict"] == "mismatch" and document["causes"][0]["id"] == "non-finite"
+    assert "TARGET_VERIFY" in document["causes"][0]["evidence"]
+
+
+def test_a_rank_that_alone_is_wrong_is_looked_at(golden: Path, folder: Path) -> None:
+    """The first rank's rows are right: what is wrong with the second one's is named all the same."""
+    for rank in (0, 1):
+        for prompt, ids in enumerate(PROMPTS):
+            rows = concat(STATES[prompt], SLOTS)
+            if rank:
+                rows[:, 16:32] = rows[:, 16:32].flip(0)
+            write_batch(folder, rank, prompt, [(ids, 0, len(ids))], [rows], ranks=2)
+    document = check_capture(golden, folder)
+    assert [cause["id"] for cause in document["causes"]] == ["row-select"] and document["ranks_agree"] is False
+    assert "slots [1]" in document["causes"][0]["evidence"] and "on rank 1" in document["causes"][0]["evidence"]
+    assert document["slots"][1]["worst_row"]["rank"] == 1 and document["slots"][1]["rel_l2"] > 0.1

@@ -179,6 +179,8 @@ def _answer(evidence: Evidence, name: str, module: Any) -> Cause | Skipped | Par
         answer = module.check(evidence)
     except NotSeen as error:
         return Skipped(str(error))
+    if answer is None and evidence.columns is not None:
+        return Partly(f"{evidence.columns} printed values of a row only")
     if not isinstance(answer, Cause):
         return answer
     # Five values of a row can point at a cause; only widths are beyond doubt without the rest.

@@ -9,6 +9,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from specwire.diagnosis.scope import described
 from specwire.outgoing import write_text
 from specwire.regular import read_text
 
@@ -188,6 +189,7 @@ def _facts(document: dict[str, Any]) -> str:
         "target": golden["target"],
         "golden": f"{golden['path'] or 'none'} ({golden['source']})",
         "compared": f"{document['compared']}, {document['rows_compared']} rows at {document['site']}",
+        "parts": "; ".join(described(document["scope"])),
         "target side": document["target_side"],
         "concat": f"{document['concat_shape']} {document['dtype'] or ''}, golden {document['golden_concat_shape']}",
         "ranks": f"{document['ranks']} ({agree})" if document["ranks"] > 1 else document["ranks"],

@@ -35,9 +35,13 @@ def render_text(document: dict[str, Any], colour: bool = False) -> str:
 def _checks(checks: Sequence[dict[str, Any]]) -> str:
     """How many checks there are, and which of them could not look, or looked at a part alone."""
     skipped = [line["id"] for line in checks if line["state"] == "skipped"]
-    partly = [f"{line['id']} ({line['seen']})" for line in checks if line["seen"]]
+    partly: dict[str, list[str]] = {}
+    for line in checks:
+        if line["seen"]:
+            partly.setdefault(line["seen"], []).append(line["id"])
     text = f"checks: {len(checks)}, of which {len(skipped)} could not look" + (" (--json says why)" if skipped else "")
-    for label, names in (("could not look", skipped), ("looked at a part", partly)):
+    groups = {"could not look": skipped, **{f"looked at {seen}": names for seen, names in partly.items()}}
+    for label, names in groups.items():
         if names:
             text += "\n" + fill(f"{label}: {', '.join(names)}", 118, initial_indent="  ", subsequent_indent="    ")
     return text

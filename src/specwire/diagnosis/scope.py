@@ -80,4 +80,5 @@ def described(parts: Sequence[dict[str, Any]]) -> list[str]:
 
 def _counted(part: dict[str, Any]) -> str:
     of = "" if part["of"] is None else f"/{part['of']}"
-    return f"{part['seen']}{of} {part['unit']}" + (f" ({part['why']})" if part["why"] else "")
+    unit = "" if part["unit"] == part["part"] else f" {part['unit']}"
+    return f"{part['seen']}{of}{unit}" + (f" ({part['why']})" if part["why"] else "")
