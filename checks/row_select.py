@@ -26,6 +26,13 @@ def check(evidence: Evidence) -> Cause | None:
             FIX,
             steps=1,
         )
+    if evidence.alignment and (odd := evidence.alignment.odd_ids):
+        return Cause(
+            "certain",
+            f"in {len(odd)} prefills the draft received token ids that are not those of its states' rows: {odd[0]}",
+            "give the draft, with the state of each token, the id of the one after it: the prompt's, shifted left by one",
+            steps=1,
+        )
     if not evidence.off:
         return None
     moved = {slot: rows for slot, rows in evidence.moved_rows.items() if not _one_step(evidence, rows)}

@@ -626,3 +626,17 @@ def test_a_rank_that_alone_is_wrong_is_looked_at(golden: Path, folder: Path) -> 
     assert [cause["id"] for cause in document["causes"]] == ["row-select"] and document["ranks_agree"] is False
     assert "slots [1]" in document["causes"][0]["evidence"] and "on rank 1" in document["causes"][0]["evidence"]
     assert document["slots"][1]["worst_row"]["rank"] == 1 and document["slots"][1]["rel_l2"] > 0.1
+
+
+def test_token_ids_of_the_draft_that_are_nobody_s_are_named(golden: Path, folder: Path) -> None:
+    """What the target was given in the same forward tells which prompt it is."""
+    from specwire.capture_write import write_event
+
+    for prompt, ids in enumerate(PROMPTS):
+        write_batch(folder, 0, 2 * prompt, [(ids, 0, len(ids))], [STATES[prompt][0]], site="embedding-capture")
+        rows = {"hidden_states": concat(STATES[prompt], SLOTS), "positions": torch.arange(len(ids))}
+        own = torch.tensor([*ids[1:], 1]).roll(1 if prompt else 0, 0)
+        write_event(folder, 0, 2 * prompt + 1, "draft-input", {**rows, "token_ids": own})
+    document = check_capture(golden, folder)
+    assert [cause["id"] for cause in document["causes"]] == ["row-select"], document["why"]
+    assert "token ids that are not those" in document["causes"][0]["evidence"] and document["why"] == []

@@ -27,13 +27,14 @@ class Piece:
 
 @dataclass(frozen=True)
 class Alignment:
-    """Pieces that were recognised, and a sentence for each request that was not, or whose positions are not
-    its rows'."""
+    """Pieces that were recognised, and a sentence for each request that was not, or whose positions or token ids are
+    not its rows'. A request whose ids are nobody's is known by what the target was given in the same forward."""
 
     pieces: tuple[Piece, ...]
     strange: tuple[str, ...]
     odd_positions: tuple[str, ...]
     shift: int
+    odd_ids: tuple[str, ...] = ()
 
 
 def align(events: Sequence[Event], golden: Golden, asked: Mapping[int, array] | None = None) -> Alignment:
@@ -49,6 +50,8 @@ def align(events: Sequence[Event], golden: Golden, asked: Mapping[int, array] | 
         unshifted = _align(events, golden, 0, asked or {})
         if unshifted.pieces:
             return unshifted
+    if shift and found.strange and asked:
+        return _align(events, golden, shift, asked, by_the_target=True)
     return found
 
 
@@ -66,21 +69,31 @@ def asked_of_the_target(capture: Capture, events: Sequence[Event]) -> dict[int, 
     return found
 
 
-def _align(events: Sequence[Event], golden: Golden, shift: int, asked: Mapping[int, array]) -> Alignment:
+def _align(
+    events: Sequence[Event], golden: Golden, shift: int, asked: Mapping[int, array], by_the_target: bool = False
+) -> Alignment:
     prompts = [array("q", prompt.token_ids) for prompt in golden.prompts]
     placed: defaultdict[tuple[int, int], list[Piece]] = defaultdict(list)
     pieces: list[Piece] = []
     strange: list[str] = []
     odd: list[str] = []
+    odd_ids: list[str] = []
     for event in events:
         if odd_context := _odd_context(event):
             strange.append(f"{event}: {odd_context}")
             continue
         for first, rows, prefix in event.requests:
-            own = asked.get(id(event))
-            piece = _place(
-                event, first, rows, prefix, prompts, shift, own[first : first + rows] if own else None, placed
-            )
+            asked_ids = asked.get(id(event))
+            own = asked_ids[first : first + rows] if asked_ids else None
+            piece = _place(event, first, rows, prefix, prompts, shift, own, placed)
+            if by_the_target and not isinstance(piece, Piece) and own and rows > 1:
+                by_target = _by_the_target(event, first, rows, prefix, prompts, own)
+                if by_target:
+                    ids = list(_part(event.token_ids, first, rows) or ())
+                    odd_ids.append(
+                        f"{event}: ids {ids[:4]}... for prompt {by_target.prompt}, {list(own[:4])}... at the target"
+                    )
+                    piece = by_target
             if not isinstance(piece, Piece):
                 strange.append(f"{event}, rows {first}..{first + rows}: {piece}")
                 continue
@@ -92,7 +105,16 @@ def _align(events: Sequence[Event], golden: Golden, shift: int, asked: Mapping[i
                     f"{event}: prompt {piece.prompt} has positions {list(positions[:4])}... for its tokens "
                     f"{piece.position} on"
                 )
-    return Alignment(tuple(pieces), tuple(strange), tuple(odd), shift)
+    return Alignment(tuple(pieces), tuple(strange), tuple(odd), shift, tuple(odd_ids))
+
+
+def _by_the_target(
+    event: Event, first: int, rows: int, prefix: int | None, prompts: Sequence[array], own: array
+) -> Piece | None:
+    """A request of the draft whose own ids are nobody's, by those that the target was given; None unless one prompt fits."""
+    start = prefix or 0
+    fits = [number for number, prompt in enumerate(prompts) if _fits(own, prompt, start, 0)]
+    return Piece(event, first, rows, fits[0], start) if len(fits) == 1 else None
 
 
 def _odd_context(event: Event) -> str:
