@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner
 from small_trees import snapshot
 
+from specwire.cli.gate import command as gate_command
 from specwire.cli.strip import command
 from specwire.errors import SpecwireError
 from specwire.strip.plan import plan
@@ -816,3 +817,96 @@ def test_a_class_attribute_that_another_file_reads_stays(package):
     (package / "sub" / "reader.py").write_text("from engine.model import M\n\nprint(M._debug)\n")
     left = json.loads(run([str(package / "model.py"), "--json"]).stdout)["left"]
     assert [(piece["line"], "reader.py:3 reads" in piece["why"]) for piece in left] == [(3, True)]
+
+
+REACHED = {
+    "constant that is off": "EAGLE3_DEBUG = False\ndef f(x):\n    if EAGLE3_DEBUG:\n        print('fc out', x)\n    return x\n",
+    "constant that is on": "EAGLE3_DEBUG = True\ndef f(x):\n    if EAGLE3_DEBUG:\n        print('fc out', x)\n    return x\n",
+    "constant in a class": "class M:\n    y = 1\n    EAGLE3_DEBUG = 0\n    def f(self, x):\n        if self.EAGLE3_DEBUG:\n            print(x)\n        return x\n",
+    "lower case": "eagle3_debug = False\ndef f(x):\n    if eagle3_debug:\n        print(x)\n    return x\n",
+    "plain DEBUG": "DEBUG = False\ndef f(hidden_states):\n    if DEBUG:\n        print('x', hidden_states.shape)\n    return 1\n",
+    "[DEBUG]": "def f(hidden_states):\n    print(f'[DEBUG] after fc: {hidden_states.shape}')\n    return 1\n",
+    "DEBUG:": "def f(hidden_states):\n    print('DEBUG: after fc', hidden_states.shape)\n    return 1\n",
+    "E3": "def f(x):\n    print(f'[E3-SCALE] {x.norm().item()}', flush=True)\n    print('E3-VERIFY', x.shape)\n    return x\n",
+    "DIAG": "class M:\n    def f(self, x):\n        if not hasattr(self, '_diag_ct'):\n            self._diag_ct = 0\n            print('[DIAG]', x.shape)\n        return x\n",
+    "[EAGLE3] in a log": "def f(x):\n    logger.debug('[EAGLE3] %s', x.shape)\n    return x\n",
+    "icecream": "from icecream import ic\ndef f(x):\n    ic(x)\n    return x\n",
+    "comment above": "def f(x):\n    # [EAGLE3_DEBUG] what was accepted,\n    # by chain\n    print('[EAGLE3_DEBUG]', x)\n    return x\n",
+    "debug only": "def f(x):\n    # debug only, remove before production\n    print('[EAGLE3_DEBUG]', x)\n    return x\n",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", REACHED.values(), ids=REACHED)
+def test_what_people_leave_is_found_and_goes(text):
+    found = plan(text.encode(), "x.py")
+    assert Words().suspects(text.encode())
+    words = ("debug", "print(", "DIAG", "[E", "ic(", "_diag", "#")
+    assert not any(word in found.after.decode().lower() for word in words) and not found.left, found.left
+    assert found.after.decode().count("return") == 1
+
+
+NAMED = {
+    "print of the states": ("def forward(self, hidden_states):\n    print('x', hidden_states[0, :5])\n    return 1\n", 2),
+    "log of the states": ("def forward(self, hidden_states):\n    logger.info('x %s', hidden_states.shape)\n    return 1\n", 2),
+    "log of their values": ("def g(hidden_states):\n    logger.info(\n        'x %s',\n        hidden_states.norm(),\n    )\n    return 1\n", 2),
+    "dump of the states": ("def forward(self, hidden_states):\n    torch.save(hidden_states, '/data/x.pt')\n    return 1\n", 2),
+    "dump to /tmp": ("import torch\ndef forward(self, x):\n    torch.save(x, '/tmp/x.pt')\n    return 1\n", 3),
+    "dump by its name": ("import torch\ndef g(x):\n    torch.save(x, '/data/eagle3_debug_fc.pt')\n", 3),
+    "dumped once": ("import torch\ndef g(self, x):\n    if not hasattr(self, '_dumped'):\n        self._dumped = True\n        torch.save(x, '/tmp/x.pt')\n    return x\n", 3),
+    "once by a helper": ("class M:\n    def f(self, x):\n        if not self._debug_saved:\n            self._save(x)\n            self._debug_saved = True\n        return x\n    def _save(self, x):\n        torch.save(x, '/data/x.pt')\n", 3),
+    "timing with": ("def f(self, x):\n    with _eagle3_debug_timer('fc'):\n        x = self.fc(x)\n    return x\n", 2),
+    "decorator": ("@debug_eagle3\ndef f(x):\n    return x\n", 1),
+    "field": ("@dataclass\nclass S:\n    rows: int\n    _debug_x: Optional[tuple] = None\n", 4),
+    "comment": ("x = 1\n# EAGLE3_DEBUG: remove me\ny = 2\n", 2),
+    "comment beside": ("import logging\nlogging.getLogger().setLevel(logging.DEBUG)  # EAGLE3 DEBUG\n", 2),
+    "switch from elsewhere": ("from engine.dbg import EAGLE3_DEBUG\ndef f(x):\n    if EAGLE3_DEBUG:\n        x.reset()\n    return x\n", 1),
+    "constant that others read": ("EAGLE3_DEBUG = False\ndef f(x):\n    if EAGLE3_DEBUG:\n        x.reset()\n    return x\n", 1),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text, line", NAMED.values(), ids=NAMED)
+def test_what_stays_is_named_and_gate_is_never_clean_over_it(text, line, tmp_path):
+    found = plan(text.encode(), "x.py")
+    assert line in {piece.line for piece in found.left} and all(piece.why for piece in found.left)
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "x.py").write_text(text)
+    assert run([str(tmp_path)]).return_value == 0
+    gated = CliRunner().invoke(gate_command, [str(tmp_path)], standalone_mode=False)
+    assert gated.return_value == 1, gated.output
+
+
+HUSKS = {
+    "decorator": "import functools, os\ndef debug_trace(fn):\n    @functools.wraps(fn)\n    def wrapper(*args, **kwargs):\n        out = fn(*args, **kwargs)\n        if os.environ.get('EAGLE3_DEBUG'):\n            print(fn.__name__, type(out))\n        return out\n    return wrapper\n@debug_trace\ndef f():\n    return 3\n",
+    "decorator by another name": "import os\ndef shown(fn):\n    def wrapper(*args):\n        if os.environ.get('EAGLE3_DEBUG'):\n            print(args)\n        return fn(*args)\n    return wrapper\n@shown\ndef f():\n    return 3\n",
+    "context manager": "import contextlib, os, time\n@contextlib.contextmanager\ndef timer():\n    begun = time.time()\n    yield\n    if os.environ.get('EAGLE3_DEBUG'):\n        print(time.time() - begun)\ndef f(x):\n    with timer():\n        return x\n",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", HUSKS.values(), ids=HUSKS)
+def test_what_carries_a_report_is_not_hollowed_out(text):
+    """Its report stays where it is, and is named: a hollow wrapper would be found by nobody any more."""
+    found = plan(text.encode(), "x.py")
+    assert found.after.decode() == text and any("take both out by hand" in piece.why for piece in found.left)
+
+
+def test_a_handler_that_only_raises_again_is_named():
+    text = "import pdb\ndef f(x):\n    try:\n        return x.run()\n    except Exception:\n        pdb.post_mortem()\n        raise\n"
+    found = plan(text.encode(), "x.py")
+    assert "pdb" not in found.after.decode()
+    assert [(piece.line, piece.kind) for piece in found.left] == [(5, "husk")]
+
+
+OWN = {
+    "rows and type alone": "def forward(self, hidden_states):\n    logger.info('%s %s', hidden_states.shape[0], hidden_states.dtype)\n",
+    "a shape outside of a forward": "def run(self, hidden_states):\n    logger.warning('%s', tuple(hidden_states.shape))\n",
+    "a tag in another business": "def report(x):\n    print('[DEBUG] session finished', x)\n",
+    "a comment on debugging": "def f(hidden_states):\n    # log for debugging only\n    return hidden_states\n",
+    "diagonals": "def f(g_diag, hidden_states):\n    block_diag = g_diag * 2  # diag(beta)\n    return block_diag\n",
+    "a switch of the engine's": "class P:\n    _debug_transfer = logger.isEnabledFor(logging.DEBUG)\n    def f(self, hidden_states):\n        return 1\n",
+}
+
+
+@pytest.mark.parametrize("text", OWN.values(), ids=OWN)
+def test_what_is_the_engines_own_is_not_named(text):
+    found = plan(text.encode(), "x.py")
+    assert not found.gone and not found.left

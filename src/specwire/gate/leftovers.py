@@ -10,7 +10,7 @@ from specwire.errors import SpecwireError, said
 from specwire.gate.scan import holding
 from specwire.regular import read_source
 from specwire.strip.exclude import Excluded
-from specwire.strip.words import NEEDLES, Words
+from specwire.strip.words import LOGS, NEEDLES, Words
 from specwire.trees.walk import Files, walk
 
 RULES = {
@@ -31,6 +31,8 @@ _REMAINS = (".rej", ".orig", ".bak", "~")
 _ARCHIVES = (".zip", ".whl", ".egg", ".pyz", ".tar", ".gz", ".tgz")
 _ALLOW = rb"#\s*specwire-allow:\s*([a-z-]+(?:\s*,\s*[a-z-]+)*)\s*(?:--\s*(\S.*))?$"
 _OURS = b"specwire"
+# Where the engine's forwards are: there its own log shows no hidden states.
+_FORWARDS = re.compile(r"model|speculative|draft|eagle|logits_processor", re.I)
 
 
 class Finding(NamedTuple):
@@ -93,7 +95,10 @@ def scan(
     def look(data: bytes, held: tuple[bytes, ...]) -> bool:
         return _OURS in held or words.suspects(data, held)
 
-    for path in holding(files.python, (_OURS, *NEEDLES, *words.literals()), look):
+    held = holding(files.python, (_OURS, *NEEDLES, *words.literals()), look)
+    start = len(base) if os.path.isabs(base) else 0
+    held += holding([path for path in files.python if _FORWARDS.search(path, start)], LOGS, words.suspects)
+    for path in dict.fromkeys(held):
         found += _in_file(path, os.path.relpath(path, base), words, unknown)
     folders = {os.path.dirname(path) for path in files.python} if files.others else set()
     for path in files.others:
@@ -123,7 +128,7 @@ def _in_file(path: str, file: str, words: Words, unknown: list[str]) -> list[Fin
     if marks.RUNTIME_MARK in data[: data.find(b"\n") + 1]:
         return [Finding("tap-file", file, 1, "what specwire's taps call: `specwire remove` takes it out", True)]
     found = _taps(data, file)
-    if words.suspects(data, (*NEEDLES, *words.literals())):
+    if words.suspects(data):
         found += _by_hand(data, path, file, words, unknown)
     return _suppressed(found, data, file) if b"specwire-allow" in data else found
 

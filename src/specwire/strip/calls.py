@@ -82,7 +82,7 @@ _SAYING_NAME = re.compile(
 # Stops in a debugger: never wanted in what is shipped.
 STOPS = frozenset(
     "breakpoint pdb.set_trace pdb.post_mortem ipdb.set_trace pudb.set_trace debugpy.breakpoint "
-    "debugpy.wait_for_client pydevd.settrace pydevd_pycharm.settrace IPython.embed torch.distributed.breakpoint".split()
+    "icecream.ic debugpy.wait_for_client pydevd.settrace pydevd_pycharm.settrace IPython.embed torch.distributed.breakpoint".split()
 )
 # Reports only under a debug switch: they write files, wait for the device, or change how tensors are printed.
 _DUMPS = frozenset(

@@ -33,6 +33,12 @@ def gather(tree: ast.Module, words: Words) -> Facts:
         if len(all_) == 1 and isinstance(all_[0], ast.Constant) and isinstance(all_[0].value, str)
     }
     facts.values = {name: all_[0] for name, all_ in values.items() if len(all_) == 1 and isinstance(all_[0], ast.expr)}
+    facts.constants = frozenset(
+        name
+        for name, all_ in values.items()
+        if words.is_constant(name) and all(isinstance(value, ast.Constant) for value in all_)
+    )
+    facts.switches |= facts.constants
     classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
     before = None
     while before != (len(facts.switches), len(facts.reads)):

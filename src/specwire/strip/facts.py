@@ -11,7 +11,7 @@ from specwire.strip.calls import ASKING, Names
 from specwire.strip.classes import Fields
 from specwire.strip.evidence import Evidence
 from specwire.strip.readers import Elsewhere
-from specwire.strip.words import Words, is_flag
+from specwire.strip.words import Words, is_flag, is_own_name
 
 # How debug code is guarded: not at all; by something that says what it is; by a switch that is off unless it is set.
 UNGUARDED, MARKED, SWITCHED = range(3)
@@ -47,6 +47,7 @@ class Facts:
     watching: frozenset[str] = frozenset()  # the file's classes that see each attribute that is set, or asked for
     spoken_of: tuple[str, ...] = ()  # names in the file that look like classes, or that classes build on
     around: dict[int, str] = field(default_factory=dict)  # id of a name's node -> the class around it
+    carriers: dict[int, str] = field(default_factory=dict)  # id of a function that wraps others -> the name for it
     defined: frozenset[str] = frozenset()  # methods and properties of the file's classes
     properties: frozenset[str] = frozenset()  # the properties alone
     pure_methods: frozenset[str] = frozenset()  # those of them that only look
@@ -55,7 +56,16 @@ class Facts:
         """How a condition guards what runs when it is `branch`: MARKED when that also runs with the switch unset."""
         if self.polarity(test) is not branch:
             return UNGUARDED
-        return MARKED if self.unset(test) is branch else SWITCHED
+        return MARKED if self.unset(test) is branch or self._set_elsewhere(test) else SWITCHED
+
+    def _set_elsewhere(self, test: ast.expr) -> bool:
+        """Whether a condition asks for a switch of which only the name is known: it may be on."""
+        return any(
+            (isinstance(part, ast.Name) and part.id in self.names.modules and self.is_switch(part))
+            or (isinstance(part, ast.Attribute) and id(part) not in self.reads and self.is_switch(part))
+            or (isinstance(part, ast.Name) and part.id in self.constants and part.id not in self.values)
+            for part in ast.walk(test)
+        )
 
     def unset(self, test: ast.expr) -> bool | None:
         """Whether a condition holds while no debug switch is set; None where that cannot be said."""
@@ -129,9 +139,13 @@ class Facts:
         if isinstance(node, ast.NamedExpr):
             return self.is_switch(node.value)
         if isinstance(node, ast.Name):
+            if node.id in self.names.modules and node.id not in self.names.rebound:
+                return self.words.is_switch(node.id) or is_own_name(node.id)
             return node.id in self.switches
         if id(node) in self.reads:
             return True
+        if isinstance(node, ast.Attribute):
+            return isinstance(node.ctx, ast.Load) and (self.words.is_switch(node.attr) or is_own_name(node.attr))
         if isinstance(node, ast.Subscript):
             return self.names.dotted(node.value) == "os.environ" and self._is_switch_name(node.slice)
         if isinstance(node, (ast.Compare, ast.BoolOp)):

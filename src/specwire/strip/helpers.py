@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from dataclasses import replace
 
 from specwire.strip.binds import FUNCTIONS, bound, plain_body
@@ -13,6 +14,7 @@ from specwire.strip.judge import Judge
 from specwire.strip.pure import effect, is_tagged
 from specwire.strip.readers import Elsewhere
 from specwire.strip.text import Text
+from specwire.strip.words import is_flag, is_own_name
 
 
 def with_helpers(text: Text, facts: Facts, elsewhere: Elsewhere = Elsewhere()) -> Facts:
@@ -31,6 +33,7 @@ def with_helpers(text: Text, facts: Facts, elsewhere: Elsewhere = Elsewhere()) -
         facts,
         watching=_watching(classes, elsewhere),
         spoken_of=tuple(sorted(spoken - {"True", "False", "None"})),
+        carriers=dict(_carriers(text.tree)),
         around={id(node): owner.name for owner in classes for node in ast.walk(owner) if isinstance(node, ast.Name)},
     )
     impure = {node.name for node in methods if not only_looks(node, facts)}
@@ -64,6 +67,23 @@ def _watching(classes: list[ast.ClassDef], elsewhere: Elsewhere) -> frozenset[st
     }:
         found |= more
     return frozenset(found)
+
+
+def _carriers(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Functions that stand around other code: what a decorator gives, and what `with` enters."""
+    decorators = {_last(each) for node in ast.walk(tree) for each in getattr(node, "decorator_list", ())}
+    for outer in ast.walk(tree):
+        if not isinstance(outer, FUNCTIONS):
+            continue
+        if any(_last(each).endswith("contextmanager") for each in outer.decorator_list):
+            yield id(outer), outer.name
+        given = {
+            node.value.id for node in outer.body if isinstance(node, ast.Return) and isinstance(node.value, ast.Name)
+        }
+        for inner in outer.body:
+            if isinstance(inner, FUNCTIONS) and inner.name in given:
+                if outer.name in decorators or is_flag(outer.name) or is_own_name(outer.name):
+                    yield id(inner), outer.name
 
 
 def only_looks(function: ast.FunctionDef | ast.AsyncFunctionDef, facts: Facts) -> bool:

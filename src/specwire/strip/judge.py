@@ -11,7 +11,7 @@ from specwire.strip.facts import MARKED, SWITCHED, UNGUARDED, Facts, one_time_fl
 from specwire.strip.pure import binding_trouble, effect, is_tagged, manager_trouble, reports
 from specwire.strip.words import is_flag
 
-_DEBUGGERS = frozenset(("pdb", "ipdb", "pudb"))
+_DEBUGGERS = frozenset(("pdb", "ipdb", "pudb", "icecream"))
 
 
 @dataclass(frozen=True)

@@ -7,17 +7,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from specwire.errors import SpecwireError
+from specwire.strip.binds import FUNCTIONS
 from specwire.strip.collect import gather
+from specwire.strip.comments import Comment, comments, going_with
 from specwire.strip.facts import Facts
 from specwire.strip.helpers import with_helpers
 from specwire.strip.judge import Judge
 from specwire.strip.orphans import orphans
 from specwire.strip.prove import prove
-from specwire.strip.pure import is_tagged
-from specwire.strip.readers import Elsewhere, conflicts, docstrings_made, outside
+from specwire.strip.readers import Elsewhere, conflicts, docstrings_made
 from specwire.strip.select import MARK, Root, Selector
 from specwire.strip.text import Text
-from specwire.strip.words import Words
+from specwire.strip.traces import traces
+from specwire.strip.words import Words, is_comment
 
 
 @dataclass(frozen=True)
@@ -46,9 +48,6 @@ class Plan:
     left: tuple[Piece, ...]
 
 
-_TRACE = "is no form of debug code that strip takes out"
-
-
 def plan(data: bytes, name: str, words: Words = Words(), elsewhere: Elsewhere = Elsewhere()) -> Plan:
     """Plan and prove the removal of debug code from a file's bytes. `elsewhere` knows the files that may read it.
 
@@ -65,15 +64,21 @@ def plan(data: bytes, name: str, words: Words = Words(), elsewhere: Elsewhere = 
 
 def _plan(data: bytes, name: str, words: Words, elsewhere: Elsewhere) -> Plan:
     text = Text(data, name)
-    facts = with_helpers(text, gather(text.tree, words), elsewhere)
+    facts = with_helpers(text, gather(text.tree, words.of_file(data)), elsewhere)
     roots, left = _settle(text, facts, elsewhere)
-    lines = {number for root in roots for node in root.nodes for number in text.span(node)}
+    nodes = [node for root in roots for node in root.nodes]
+    lines = {number for node in nodes for number in text.span(node)}
     lines |= {root.else_line for root in roots if root.else_line}
+    known = comments(text)
+    if known:
+        lines |= going_with(known, [(text.span(node)[0], node.col_offset) for node in nodes])
     after = text.without(lines)
     if lines:
-        prove(text, after, [node for root in roots for node in root.nodes], lines)
+        prove(text, after, nodes, lines)
     gone = [_piece(text, node, root.kind) for root in roots for node in root.nodes]
     stays = [_piece(text, node, kind, why) for node, kind, why in left if node.lineno not in lines]
+    stays += _husks(text, {id(node) for node in nodes})
+    stays += _comments_left(text, known, lines, [*gone, *stays])
     if MARK in data:
         stays += [
             Piece(number, number, "tap", text.text(number), "is specwire's own: `specwire remove` takes it out")
@@ -81,6 +86,29 @@ def _plan(data: bytes, name: str, words: Words, elsewhere: Elsewhere) -> Plan:
             if MARK in line
         ]
     return Plan(name, data, after, _sorted(gone), _sorted(stays))
+
+
+def _husks(text: Text, gone: set[int]) -> Iterator[Piece]:
+    """Handlers that do nothing any more but raise again what they have caught."""
+    for node in ast.walk(text.tree):
+        if isinstance(node, ast.ExceptHandler) and any(id(part) in gone for part in node.body):
+            rest = [part for part in node.body if id(part) not in gone]
+            if all(isinstance(part, ast.Raise) and part.exc is None for part in rest):
+                yield _piece(text, node, "husk", "does nothing any more but raise again: take the `try` out by hand")
+
+
+def _comments_left(text: Text, known: dict[int, Comment], lines: set[int], pieces: list[Piece]) -> Iterator[Piece]:
+    """Comments on debug code that stay: those that say so plainly, and beside other debug code those that hint at it."""
+    listed = {piece.line for piece in pieces}
+    around = [
+        text.span(node)
+        for node in ast.walk(text.tree)
+        if isinstance(node, FUNCTIONS) and any(piece.line in text.span(node) for piece in pieces)
+    ]
+    for line, comment in known.items():
+        near = any(line in span for span in around)
+        if line not in lines and line not in listed and is_comment(comment.text, weak=near):
+            yield Piece(line, line, "comment", text.text(line), "speaks of debug code, and what it stands at stays")
 
 
 def _settle(text: Text, facts: Facts, elsewhere: Elsewhere) -> tuple[list[Root], list[tuple[ast.stmt, str, str]]]:
@@ -103,26 +131,7 @@ def _settle(text: Text, facts: Facts, elsewhere: Elsewhere) -> tuple[list[Root],
             why = conflicts(text.tree, gone | {id(node)}, elsewhere).get(id(node), why)
         left.append((node, kind, why))
     left += [(node, "unused", why) for node, why in notes if id(node) not in kept]
-    return roots, left + [
-        (node, "trace", _TRACE) for node in _traces(text.tree, facts, gone, {node.lineno for node, _, _ in left})
-    ]
-
-
-def _traces(tree: ast.Module, facts: Facts, gone: set[int], known: set[int]) -> Iterator[ast.stmt]:
-    """Statements that stay and have a debug switch or message of their own in them, and that nothing was said about."""
-    for node in outside(tree, gone):
-        if isinstance(node, ast.stmt) and node.lineno not in known:
-            parts = _own_parts(node)
-            if any(facts.is_switch(part) or (isinstance(part, ast.Call) and is_tagged(part, facts)) for part in parts):
-                yield node
-
-
-def _own_parts(node: ast.AST) -> Iterator[ast.AST]:
-    """What belongs to a statement itself, and to no statement inside it."""
-    for child in ast.iter_child_nodes(node):
-        if not isinstance(child, ast.stmt):
-            yield child
-            yield from _own_parts(child)
+    return roots, left + list(traces(text.tree, facts, gone, {node.lineno for node, _, _ in left}))
 
 
 def ids(roots: list[Root]) -> set[int]:
@@ -130,7 +139,7 @@ def ids(roots: list[Root]) -> set[int]:
     return {id(part) for root in roots for node in root.nodes for part in ast.walk(node) if isinstance(part, ast.stmt)}
 
 
-def _piece(text: Text, node: ast.stmt, kind: str, why: str = "") -> Piece:
+def _piece(text: Text, node: ast.stmt | ast.ExceptHandler, kind: str, why: str = "") -> Piece:
     span = text.span(node)
     return Piece(span[0], span[-1], kind, text.text(span[0]), why)
 

@@ -75,12 +75,16 @@ class Selector:
         if (
             isinstance(node, (ast.Assign, ast.AnnAssign))
             and node.value is not None
-            and self.facts.is_switch(node.value)
+            and (self.facts.is_switch(node.value) or self._constant(node))
         ):
             return "switch"
         if isinstance(node, (ast.If, ast.For, ast.With, ast.Try)) and self._debug_inside(node):
             return "block"
         return None
+
+    def _constant(self, node: ast.Assign | ast.AnnAssign) -> bool:
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        return all(isinstance(target, ast.Name) and target.id in self.facts.constants for target in targets)
 
     def _debug_inside(self, node: ast.stmt) -> bool:
         kinds = ((report_kind(part, self.facts.names), part) for part in ast.walk(node) if isinstance(part, ast.Call))
@@ -134,6 +138,13 @@ class Selector:
     def _close(self, owner: ast.AST, field: str, roots: list[Root], chosen: Selection) -> None:
         """Take the roots, unless that would empty a block that has to stay: nothing is ever put in their place."""
         block: list[ast.stmt] = getattr(owner, field)
+        if roots and (carrier := self.facts.carriers.get(id(owner))):
+            going = {id(node) for root in roots for node in root.nodes}
+            if all(_passes_on(node) for node in block if id(node) not in going):
+                for root in roots:
+                    for node in root.nodes:
+                        chosen.leave(node, root.kind, f"is all that {carrier} is there for: take both out by hand")
+                return
         gone = sum(len(root.nodes) for root in roots)
         if not roots or gone < len(block) or isinstance(owner, ast.Module):
             chosen.roots += roots
@@ -166,6 +177,15 @@ class Selector:
         if isinstance(node, ast.If) and at is not node and self.facts.polarity(node.test) is False:
             why += " (and runs while the switch is off)"
         return why if at is node else f"line {at.lineno} {why}"
+
+
+def _passes_on(node: ast.stmt) -> bool:
+    """Whether a statement of a wrapper does no more than call what is wrapped."""
+    if isinstance(node, (ast.Return, ast.Nonlocal, ast.Global)):
+        return True
+    return isinstance(node, (ast.Assign, ast.AnnAssign, ast.Expr)) and isinstance(
+        node.value, (ast.Call, ast.Yield, ast.Await, ast.Constant)
+    )
 
 
 def _asks(owner: ast.AST, field: str) -> bool:
