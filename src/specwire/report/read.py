@@ -9,22 +9,9 @@ from typing import Any
 from specwire.errors import SpecwireError, said
 from specwire.outgoing import know_document
 from specwire.regular import read_json
+from specwire.report.schema import SHAPES, Wrong, check
 
 NAMES = ("verify.json", "bench.json", "sweep.json")
-SCHEMAS = {
-    "specwire.check/1": (
-        "verdict",
-        "slots",
-        "causes",
-        "ranks",
-        "ranks_agree",
-        "concat_shape",
-        "golden_concat_shape",
-        "noise_floor",
-    ),
-    "specwire.bench/1": ("points", "comparisons", "workload", "provenance"),
-    "specwire.sweep/1": ("points", "left_out", "best", "complete", "workload", "provenance"),
-}
 
 
 def read_results(places: Sequence[Path]) -> list[dict[str, Any]]:
@@ -53,12 +40,14 @@ def _document(file: Path) -> dict[str, Any]:
         ) from error
     know_document(document)  # an earlier version kept what it was given
     schema = document.get("schema") if isinstance(document, dict) else None
-    if schema not in SCHEMAS:
+    if not isinstance(schema, str) or schema not in SHAPES:
         raise SpecwireError(
-            f"{file}: schema {schema!r} is none that a report is made of. There are: {', '.join(SCHEMAS)}."
+            f"{file}: schema {str(schema)[:60]!r} is none that a report is made of. There are: {', '.join(SHAPES)}."
         )
-    if missing := [name for name in SCHEMAS[schema] if name not in document]:
+    try:
+        check(document)
+    except Wrong as error:
         raise SpecwireError(
-            f"{file}: {schema} without {missing[0]}: cut short, or made by another version. Make it again."
-        )
+            f"{file}: {schema} {error}: cut short, changed, or made by another version. Make it again."
+        ) from error
     return document
