@@ -258,7 +258,7 @@ class _Reader:
     def calls(self, module: Module) -> Iterator[Option]:
         """The options of the module's `add_argument` calls, in their order."""
         for function in ast.walk(module.node):
-            if not isinstance(function, ast.FunctionDef):
+            if not isinstance(function, ast.FunctionDef) or not any(map(_is_add_argument, ast.walk(function))):
                 continue
             names: dict[str, Any] = {}
             for node in _in_order(function.body):

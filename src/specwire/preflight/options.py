@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal
+from functools import cached_property
 from typing import Any, NoReturn
 
 from specwire.preflight.interpreter.values import UNKNOWN
@@ -117,6 +118,11 @@ class Options:
     merger: Merger | None = None
     serve: Serve | None = None
 
+    @cached_property
+    def parser(self) -> _Parser:
+        """A parser of these options."""
+        return _Parser(self)
+
     def default(self, name: str) -> Any:
         """An option's default, by its name without the dashes; UNKNOWN where it is not told, None without one."""
         option = self.by_name.get(f"--{name}")
@@ -156,6 +162,16 @@ class _Refused(Exception):
 
 
 class _Parser(argparse.ArgumentParser):
+    """The standard library's parser, made once for a tree's options; what it meets is noted in the run under way."""
+
+    run: _Run
+
+    def __init__(self, options: Options) -> None:
+        super().__init__(add_help=False, exit_on_error=False)
+        self.add_argument("-h", "--help", action=_Help)
+        for option in options.listed:
+            self.add_argument(*option.names, dest=option.name, action=_acting(option), default=argparse.SUPPRESS)
+
     def error(self, message: str) -> NoReturn:
         raise argparse.ArgumentError(None, message)
 
@@ -169,20 +185,12 @@ class _Run:
         self.unread: list[str] = []
         self.given: list[str] = []
         self.helped = False
-        self.parser = _Parser(add_help=False, exit_on_error=False)
-        self.parser.add_argument("-h", "--help", action=_helping(self))
-        for option in options.listed:
-            self.parser.add_argument(*option.names, dest=option.name, **self._keywords(option))
-
-    def _keywords(self, option: Option) -> dict[str, Any]:
-        nargs = 0 if option.kind == "flag" else option.nargs
-        if option.action == "boolean":
-            return {"action": _boolean(self, option), "default": argparse.SUPPRESS}
-        return {"action": _acting(self, option), "nargs": nargs, "default": argparse.SUPPRESS}
 
     def parse(self) -> Parsed:
+        parser = self.options.parser
+        parser.run = self
         try:
-            found, extras = self.parser.parse_known_args(self.words)
+            found, extras = parser.parse_known_args(self.words)
         except argparse.ArgumentError as error:
             raise self._recovered(error) from error
         values = {name: value for name, value in vars(found).items() if name != "help"}
@@ -271,6 +279,29 @@ class _Run:
         fits = [option for written, option in self.options.by_name.items() if written.startswith(name)]
         return fits[0] if len(fits) == 1 else fits or None
 
+    def take(self, option: Option, namespace: argparse.Namespace, values: Any, written: str) -> None:
+        """Note what an option was given, as its action would."""
+        self.given.append(option.name)
+        if option.action == "refused":
+            self.refusals.append(Refusal(str(option.const), f"take {written} out", written))
+        elif option.action == "set":
+            setattr(namespace, option.name, option.const)
+        elif option.action == "unread":
+            self.unread.append(written)
+            setattr(namespace, option.name, Unread(written))
+        elif option.action in ("store", "append"):
+            if option.nargs == "?" and values is None:
+                made = option.const
+            else:
+                made = (
+                    [self.value(option, one) for one in values]
+                    if isinstance(values, list)
+                    else self.value(option, values)
+                )
+            if option.action == "append":
+                made = [*(getattr(namespace, option.name, None) or []), made]
+            setattr(namespace, option.name, made)
+
     def value(self, option: Option, text: str) -> Any:
         """One word as the option's type has it; what the type or the choices refuse is noted."""
         name = "/".join(option.names)
@@ -295,50 +326,32 @@ class _Run:
         return made
 
 
-def _helping(run: _Run) -> type[argparse.Action]:
-    class Help(argparse.Action):
-        def __init__(self, option_strings: list[str], dest: str) -> None:
-            super().__init__(option_strings, dest, nargs=0, default=argparse.SUPPRESS)
+class _Help(argparse.Action):
+    def __init__(self, option_strings: list[str], dest: str, **more: Any) -> None:
+        super().__init__(option_strings, dest, nargs=0, default=argparse.SUPPRESS)
 
-        def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
-            run.helped = True
-            run.refusals.append(Refusal("prints its help and ends", f"take {option_string} out", str(option_string)))
-
-    return Help
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        parser.run.helped = True
+        parser.run.refusals.append(Refusal("prints its help and ends", f"take {option_string} out", str(option_string)))
 
 
-def _boolean(run: _Run, option: Option) -> type[argparse.Action]:
-    class Boolean(argparse.BooleanOptionalAction):
-        def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
-            run.given.append(option.name)
-            super().__call__(parser, namespace, values, option_string)
+def _acting(option: Option) -> Callable[..., argparse.Action]:
+    """The class of an option's action, which does as the tree's own does."""
+    if option.action == "boolean":
 
-    return Boolean
+        class Boolean(argparse.BooleanOptionalAction):
+            def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+                parser.run.given.append(option.name)
+                super().__call__(parser, namespace, values, option_string)
 
+        return Boolean
 
-def _acting(run: _Run, option: Option) -> type[argparse.Action]:
     class Acting(argparse.Action):
+        def __init__(self, option_strings: list[str], dest: str, **more: Any) -> None:
+            super().__init__(option_strings, dest, nargs=0 if option.kind == "flag" else option.nargs, **more)
+
         def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
-            run.given.append(option.name)
-            if option.action == "refused":
-                run.refusals.append(Refusal(str(option.const), f"take {option_string} out", str(option_string)))
-            elif option.action == "set":
-                setattr(namespace, self.dest, option.const)
-            elif option.action == "unread":
-                run.unread.append(option_string or self.dest)
-                setattr(namespace, self.dest, Unread(str(option_string)))
-            elif option.action in ("store", "append"):
-                if option.nargs == "?" and values is None:
-                    made = option.const
-                else:
-                    made = (
-                        [run.value(option, one) for one in values]
-                        if isinstance(values, list)
-                        else run.value(option, values)
-                    )
-                if option.action == "append":
-                    made = [*(getattr(namespace, self.dest, None) or []), made]
-                setattr(namespace, self.dest, made)
+            parser.run.take(option, namespace, values, str(option_string))
 
     return Acting
 
