@@ -40,6 +40,8 @@ def check(facts: Facts) -> list[Check]:
             *_not_judged(f"the rule was not read: {rule.problem}", needed=True),
         ]
     captured.insert(0, ok("hook-dead", f"the layer loop reads what {rule.where} sets"))
+    if facts.without_aux and facts.trained is None:
+        return captured + _not_judged("the draft's config turns inner states off, and it has no fc for any")
     if facts.other_size:
         return captured + _not_judged("the draft is for a target of another hidden size")
     if facts.trained is None:

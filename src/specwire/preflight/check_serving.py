@@ -9,8 +9,9 @@ from typing import Any
 
 from specwire.model_files import draft_window, rope_theta
 from specwire.preflight.facts import Facts
-from specwire.preflight.outcome import CONFIDENCE, Check, Note, fault, ok, skipped
+from specwire.preflight.outcome import CONFIDENCE, Check, Note, fault, ok, skipped, suspected
 
+DEFAULT_THETA = 10000.0  # what an engine takes where a config gives none
 LONGER = "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"
 _LENGTHS = ("max_sequence_length", "seq_length", "max_seq_len", "model_max_length", "max_position_embeddings")
 _READS_WINDOW = re.compile(r"config\.(sliding_window|layer_types)|['\"](sliding_window|layer_types)['\"]")
@@ -89,14 +90,15 @@ def _rope(facts: Facts) -> list[Check]:
                 "likely",
             )
         ]
+    other = _other_rotation(facts)
     limit, target = _context(facts.draft), _context(facts.target)
     if facts.launch and facts.launch.unknown("context-length"):
         return [skipped("rope", "--context-length is not known here")]
     served = (facts.launch.number("context-length") if facts.launch else None) or target
     if limit is None or served is None:
-        return [skipped("rope", "no max_position_embeddings in one of the configs")]
+        return [other or skipped("rope", "no max_position_embeddings in one of the configs")]
     if limit >= served:
-        return [ok("rope", f"the draft takes {limit} positions, served are {served}")]
+        return [other or ok("rope", f"the draft takes {limit} positions, served are {served}")]
     said = f"the draft's config ends at {limit} positions, served are {served}"
     fix = f"--context-length {limit}, or max_position_embeddings in the draft's config.json if it learnt more"
     if facts.launch is None:
@@ -104,6 +106,41 @@ def _rope(facts: Facts) -> list[Check]:
     if facts.launch.environment.get(LONGER, "").lower() in ("1", "true"):
         return [fault("rope", f"{said}; {LONGER} lets it start, rows beyond {limit} are untrained", fix, "possible")]
     return [fault("rope", f"{said}: the engine refuses to load the draft without {LONGER}=1", fix)]
+
+
+def _other_rotation(facts: Facts) -> Check | None:
+    """Rotary settings that are not the target's: a draft trained in its target's positions is served in others then.
+
+    Some drafts were trained so, and the files do not tell which.
+    """
+    theirs, mine = rope_theta(facts.target), rope_theta(facts.draft)
+    scaled = [_scaling(config) for config in (facts.target, facts.draft)]
+    if theirs is None or (theirs == (mine or DEFAULT_THETA) and scaled[0] == scaled[1]):
+        return None
+    if mine is None and scaled[1] is None:
+        said = f"the draft's config has no rotary settings: it is served with rope_theta {DEFAULT_THETA:g}"
+    else:
+        said = f"the draft is served with rope_theta {mine or DEFAULT_THETA:g}{_scaled(scaled[1])}"
+    return suspected(
+        "rope",
+        f"{said}, its target has {theirs:g}{_scaled(scaled[0])}: wrong, unless it was trained so",
+        "look up the rotary settings that the draft was trained with, and write them into its config.json",
+    )
+
+
+def _scaling(config: Mapping[str, Any]) -> tuple[str, float] | None:
+    """The kind of a config's rotary scaling and its factor; None for plain positions."""
+    for key in ("rope_scaling", "rope_parameters"):
+        inner = config.get(key)
+        if isinstance(inner, dict):
+            kind, factor = inner.get("rope_type", inner.get("type")), inner.get("factor")
+            if isinstance(kind, str) and kind != "default":
+                return kind, float(factor) if isinstance(factor, (int, float)) else 1.0
+    return None
+
+
+def _scaled(scaling: tuple[str, float] | None) -> str:
+    return f", {scaling[0]} scaling by {scaling[1]:g}" if scaling else ""
 
 
 def _window(facts: Facts) -> Check:
@@ -210,9 +247,6 @@ def _basis(facts: Facts) -> Check:
 def notes(facts: Facts) -> list[Note]:
     """What is risky without being a fault."""
     found = []
-    theirs, mine = rope_theta(facts.target), rope_theta(facts.draft)
-    if theirs is not None and theirs != mine:
-        found.append(Note("rope", f"rope_theta is {theirs:g} for the target and {mine or 10000:g} for the draft"))
     if facts.draft.get("vocab_size") != facts.target["vocab_size"]:
         found.append(
             Note(

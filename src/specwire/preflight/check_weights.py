@@ -5,10 +5,11 @@ from __future__ import annotations
 import ast
 import re
 
-from specwire.preflight.facts import Facts
+from specwire.preflight.facts import EAGLE3_CLASS, NESTED, Facts, eagle3_class
 from specwire.preflight.interpreter.modules import Source
 from specwire.preflight.interpreter.values import ClassRef
 from specwire.preflight.outcome import Check, fault, ok, skipped
+from specwire.preflight.plumbing import KEY
 from specwire.preflight.rule import EAGLE3
 
 GETTER, WORKERS = "get_embed_and_head", "sglang/srt/speculative"
@@ -29,17 +30,19 @@ def check(facts: Facts) -> list[Check]:
 
 def _loads(facts: Facts) -> Check:
     names = facts.draft["architectures"]
+    if facts.foreign:
+        return fault(
+            "draft-load",
+            f"{facts.draft_dir}/config.json is in speculators' own layout: the draft's sizes stand in {NESTED}, where "
+            f"{facts.release} does not look",
+            f"convert it: write what {NESTED} holds at the top of config.json, with draft_vocab_size, "
+            f'"architectures": ["{EAGLE3_CLASS}"] and eagle_config.{KEY}',
+        )
+    if facts.misnamed:
+        return _misnamed(facts, names[0])
     if facts.model is None:
         return fault("draft-load", f"{facts.release} has no model class {names[0]}", "use a release that has it")
     problem = facts.model.problem
-    if facts.misnamed:
-        return fault(
-            "draft-load",
-            f"the config names {names[0]} ({facts.model.where}), which builds fc.weight as "
-            f"{list(facts.model.shape('fc.weight'))}; the tensors are an EAGLE-3 draft's: fc.weight is {list(facts.fc)}"
-            + "".join(f", {part}" for part in ("midlayer", "d2t") if any(part in key for key in facts.weights.tensors)),
-            f'"architectures": ["{_eagle3_class(facts.source, names[0])}"] in the draft\'s config.json',
-        )
     if facts.model.stops:
         return fault("draft-load", problem, _load_fix(problem))
     if problem:
@@ -47,8 +50,21 @@ def _loads(facts: Facts) -> Check:
     return ok("draft-load", f"{facts.model.class_name} ({facts.model.where}) builds and loads it")
 
 
-def _eagle3_class(source: Source, name: str) -> str:
-    return f"{name}3" if source.model_class([f"{name}3"]) else "LlamaForCausalLMEagle3"
+def _misnamed(facts: Facts, name: str) -> Check:
+    built = facts.named.shape("fc.weight") if facts.named else None
+    if built:
+        does = f" ({facts.named.where}), which builds fc.weight as {list(built)}"
+    elif facts.named and facts.named.where:
+        does = f" ({facts.named.where}), a class without fc"
+    else:
+        does = f", for which {facts.release} has no class"
+    parts = [part for part in ("midlayer", "d2t", "hidden_norm") if any(part in key for key in facts.weights.tensors)]
+    fc = f": fc.weight is {list(facts.fc)}" if facts.fc else ""
+    return fault(
+        "draft-load",
+        f"the config names {name}{does}; the tensors are an EAGLE-3 draft's{fc}, {', '.join(parts)}",
+        f'"architectures": ["{eagle3_class(facts.source, name)}"] in the draft\'s config.json',
+    )
 
 
 def _load_fix(problem: str) -> str:
@@ -157,6 +173,7 @@ def _random(facts: Facts) -> Check:
         if name not in model.filled
         and name not in model.optional
         and not any(name.endswith(end) for end in given)
+        and not (facts.without_aux and _is_fc(name))
         and not _is_fc_norm(name)
     ]
     if empty:
@@ -189,6 +206,10 @@ def _half(name: str, given: tuple[str, ...]) -> bool:
     """A fused parameter of which some parts are missing."""
     parts = {"qkv_proj": 3, "gate_up_proj": 2}
     return any(f".{part}." in name and 0 < len(given) < count for part, count in parts.items())
+
+
+def _is_fc(name: str) -> bool:
+    return name.endswith(("fc.weight", "fc.bias"))
 
 
 def _is_fc_norm(name: str) -> bool:

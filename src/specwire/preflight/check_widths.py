@@ -10,13 +10,14 @@ from specwire.preflight.rule import EAGLE3
 def check(facts: Facts) -> list[Check]:
     if facts.kind != EAGLE3:
         return [skipped("fc-width", "the draft is no EAGLE-3 draft", needed=True)]
-    if facts.misnamed:
-        return [skipped("fc-width", "the draft's config names another class: draft-load")]
+    if facts.without_aux:
+        said = "the config turns inner states off, and the last state is as wide as the embedding: fc is not run"
+        return [ok("fc-width", said)]
     if facts.fc is None:
         return [skipped("fc-width", f"no fc.weight in {facts.draft_dir}", needed=True)]
     if len(facts.fc) != 2:
         return [fault("fc-width", f"fc.weight has shape {list(facts.fc)}, not [out, in]", "export the draft again")]
-    found = _config(facts) or _tree(facts) or _captured(facts) or _bias(facts)
+    found = _config(facts) or _tree(facts) or _captured(facts) or _left_out(facts) or _bias(facts)
     if found:
         return [found]
     if facts.rule.captured is None:
@@ -88,6 +89,22 @@ def _captured(facts: Facts) -> Check | None:
         f"give {columns // facts.hidden} layer ids in eagle_config, each within the target's layers",
         predicts=True,
     )
+
+
+def _left_out(facts: Facts) -> Check | None:
+    """One state as wide as the embedding: the draft's own width test then never runs the `fc` that it has."""
+    if not facts.skips_fc or facts.captured is None:
+        return None
+    said = (
+        f"one state of {facts.hidden} is as wide as the embedding, so {facts.model.class_name} ({facts.model.where}) "
+        f"leaves out fc, which the checkpoint has as {list(facts.fc)}"
+    )
+    if facts.algorithm not in (EAGLE3, None):
+        return None  # algo-flag
+    fix = (
+        "serve it with as many layer ids as it was trained with; a draft of one inner state needs a class that runs fc"
+    )
+    return fault("fc-width", said, fix, "certain" if facts.captured else "likely", predicts=True)
 
 
 def _bias(facts: Facts) -> Check | None:

@@ -69,6 +69,18 @@ class DraftModel:
     problem: str | None = None
     stops: bool = False
 
+    @property
+    def fc_if_wider(self) -> bool:
+        """Whether its forward runs `fc` only on states that are not as wide as the embedding."""
+        return any(
+            isinstance(node, ast.If)
+            and "embed" in ast.unparse(node.test)
+            and any(
+                isinstance(part, ast.Attribute) and part.attr == "fc" for one in node.body for part in ast.walk(one)
+            )
+            for node in ast.walk(ast.parse(self.text))
+        )
+
     def shape(self, ending: str) -> tuple[int, ...] | None:
         """The shape of the parameter whose name is `ending` or ends in `.` and it."""
         return self.parameters.get(ending_in(self.parameters, ending))

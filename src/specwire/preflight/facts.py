@@ -24,6 +24,8 @@ from specwire.preflight.rule import EAGLE3, Rule, draft_rule
 
 ALIASES = {"NEXTN": "EAGLE"}
 SHARED = ("embed_tokens.weight", "lm_head.weight")
+EAGLE3_CLASS = "LlamaForCausalLMEagle3"
+NESTED = "transformer_layer_config"  # where speculators keeps the draft's own sizes
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,8 @@ class Recorded:
 @dataclass(frozen=True)
 class Facts:
     """`target` is the language model's part of the target's config, `target_config` all of it. `draft` is the
-    draft's config, `weights` its checkpoint, `model` what the tree builds for both. `rule` is what the tree
+    draft's config, `weights` its checkpoint, `model` what the tree builds for both; `named` is what it builds for the
+    architecture that the config names, where that is not the one that the tensors are of. `rule` is what the tree
     captures if it is launched with EAGLE3, whatever the launch says."""
 
     source: Source
@@ -58,10 +61,12 @@ class Facts:
     draft: Mapping[str, Any]
     weights: Checkpoint
     model: DraftModel | None
+    named: DraftModel | None
     rule: Rule
     plumbing: Plumbing
     launch: Launch | None
     recorded: Recorded | None
+    foreign: bool = False
 
     @property
     def release(self) -> str:
@@ -118,17 +123,25 @@ class Facts:
         name = str(self.draft["architectures"][0]).lower()
         columns, width = self.fc_in or 0, self.draft_hidden_in
         states = columns // width if width and columns % width == 0 else 0
-        if "eagle3" in name or self.weights.find("d2t") or ("eagle" in name and states >= 3):
+        if "eagle3" in name or looks_eagle3(self.weights) or ("eagle" in name and states >= 3):
             return EAGLE3
         return "EAGLE" if "eagle" in name and states == 2 else None
 
     @property
     def misnamed(self) -> bool:
-        """Whether the config names the class of an earlier EAGLE, and the tensors are an EAGLE-3 draft's."""
-        built = self.model.shape("fc.weight") if self.model else None
-        takes_one_state = built is not None and built[1:] == (2 * (self.draft_hidden_in or 0),)  # and the embedding
-        named = "eagle3" in self.draft["architectures"][0].lower()
-        return self.kind == EAGLE3 and not named and takes_one_state and built != self.fc
+        """Whether the config names another class than the tensors, an EAGLE-3 draft's, are of."""
+        return self.named is not None or self.model is None and looks_eagle3(self.weights)
+
+    @property
+    def skips_fc(self) -> bool:
+        """Whether the draft's own width test leaves `fc` out: the states are as wide as the embedding."""
+        width = self.concat_width
+        return bool(self.model and self.model.fc_if_wider and width and width == self.draft.get("hidden_size"))
+
+    @property
+    def without_aux(self) -> bool:
+        """Whether the draft is made for the last state alone: its config turns inner states off, and it has no `fc`."""
+        return not self.plumbing.use_aux and self.plumbing.reads_config and self.fc is None and self.skips_fc
 
     @property
     def captured(self) -> tuple[int, ...] | None:
@@ -174,22 +187,60 @@ def gather(source: Source, target: Path, draft: Path, launch: Launch | None, rec
     """Read all files once. Raises SpecwireError for the first one that is missing or wrong."""
     target_config, draft_config = _config(target, "target"), _config(draft, "draft")
     weights = open_checkpoint(draft, "draft")
+    foreign = foreign_format(source, draft_config)
+    if foreign:
+        draft_config = {**draft_config, **draft_config[NESTED], "architectures": [EAGLE3_CLASS]}
     rule, plumbing = draft_rule(source, target_config, draft_config)
+    model, named = _draft_models(source, draft_config, weights)
     return Facts(
-        source,
-        target,
-        target_config,
-        text_config(target_config),
-        _target_weights(target),
-        draft,
-        draft_config,
-        weights,
-        read_draft(source, draft_config, weights.tensors),
-        rule,
-        plumbing,
-        launch,
-        recorded,
+        source=source,
+        target_dir=target,
+        target_config=target_config,
+        target=text_config(target_config),
+        target_weights=_target_weights(target),
+        draft_dir=draft,
+        draft=draft_config,
+        weights=weights,
+        model=model,
+        named=named,
+        rule=rule,
+        plumbing=plumbing,
+        launch=launch,
+        recorded=recorded,
+        foreign=foreign,
     )
+
+
+def foreign_format(source: Source, config: Mapping[str, Any]) -> bool:
+    """Whether a draft's config is in speculators' own layout, which this tree has no reader for."""
+    nested = config.get(NESTED)
+    return isinstance(nested, dict) and source.mentions(NESTED) == 0
+
+
+def looks_eagle3(weights: Checkpoint) -> bool:
+    """Whether a checkpoint's tensors are those of an EAGLE-3 draft, whatever its config calls it."""
+    return bool(weights.find("d2t") or (weights.find("fc.weight") and weights.find("hidden_norm.weight")))
+
+
+def eagle3_class(source: Source, name: str) -> str:
+    """The architecture to write for EAGLE-3 tensors under the name of another class."""
+    return f"{name}3" if source.model_class([f"{name}3"]) else EAGLE3_CLASS
+
+
+def _draft_models(
+    source: Source, config: Mapping[str, Any], weights: Checkpoint
+) -> tuple[DraftModel | None, DraftModel | None]:
+    """What the tree builds for the draft, and, where the config names another class than the tensors are of, what it
+    builds for that one."""
+    named = read_draft(source, config, weights.tensors)
+    name = str(config["architectures"][0])
+    built = named.shape("fc.weight") if named else None
+    if "eagle3" in name.lower() or not looks_eagle3(weights) or built == weights.shape(weights.find("fc.weight")):
+        return named, None
+    meant = read_draft(source, {**config, "architectures": [eagle3_class(source, name)]}, weights.tensors)
+    if meant is None or meant.problem or (named is not None and built is not None and built[1] != 2 * built[0]):
+        return named, None
+    return meant, named or DraftModel("", name, "", problem=f"{source.release} has no model class {name}")
 
 
 def _config(directory: Path, role: str) -> dict[str, Any]:

@@ -13,7 +13,7 @@ class Check:
     """`state`: ok, fault or skipped. `needed`: without it there is no verdict, so a skip makes it inconclusive.
 
     A fault says how sure it is, what shows it, and what to change. `predicts`: it tells what will be captured,
-    which a capture knows better.
+    which a capture knows better. A suspicion is a skipped check with a cause: it is possible, and decides nothing.
     """
 
     id: str
@@ -44,6 +44,11 @@ def ok(name: str, why: str) -> Check:
 def fault(name: str, evidence: str, fix: str, confidence: str = "certain", *, predicts: bool = False) -> Check:
     assert confidence in CONFIDENCE
     return Check(name, "fault", evidence, confidence=confidence, fix=fix, predicts=predicts)
+
+
+def suspected(name: str, evidence: str, fix: str) -> Check:
+    """A possible cause, of which the files alone cannot tell whether it is one: the verdict does not hang on it."""
+    return Check(name, "skipped", evidence, confidence="possible", fix=fix)
 
 
 def skipped(name: str, why: str, needed: bool = False) -> Check:

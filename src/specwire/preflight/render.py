@@ -72,7 +72,8 @@ def _table(rows: list[dict[str, Any]]) -> str:
 
 
 def _cause(cause: dict[str, Any]) -> str:
-    head = _wrapped(f"FAULT {cause['id']} ({cause['confidence']}): ", cause["evidence"], "      ")
+    word = "SUSPECT" if cause["confidence"] == "possible" else "FAULT"
+    head = _wrapped(f"{word} {cause['id']} ({cause['confidence']}): ", cause["evidence"], "      ")
     return f"{head}\n{_wrapped('      fix: ', cause['fix'])}"
 
 

@@ -112,8 +112,8 @@ def _all_match(rows: list[dict[str, Any]]) -> Check:
 
 
 def causes(checks: list[Check]) -> list[dict[str, Any]]:
-    """The faults, surest first, in the order of the checks otherwise."""
-    faults = [check for check in checks if check.state == "fault"]
+    """The faults, surest first, in the order of the checks otherwise, and suspicions."""
+    faults = [check for check in checks if check.confidence]
     return [check.cause for check in sorted(faults, key=lambda check: CONFIDENCE.index(check.confidence))]
 
 
