@@ -17,6 +17,8 @@ from specwire.cli.gate import command as gate_command
 from specwire.cli.strip import command
 from specwire.errors import SpecwireError
 from specwire.strip.plan import plan
+from specwire.strip.prove import prove
+from specwire.strip.text import Text
 from specwire.strip.words import Words
 from specwire.trees.transaction import begun_around
 from specwire.trees.tree import MARKER
@@ -910,3 +912,58 @@ OWN = {
 def test_what_is_the_engines_own_is_not_named(text):
     found = plan(text.encode(), "x.py")
     assert not found.gone and not found.left
+
+
+UNGUARDED = """def verify(self, index, lens, packed):
+    # debug only: may go before production
+    expected = []
+    for i, n in enumerate(lens.tolist()):  # a sync, debug only
+        expected.extend(range(i * self.width, i * self.width + n))
+    is_tree = set(index.tolist()) != set(expected)  # a sync, debug only
+    if is_tree:
+        print(f"[EAGLE3_DEBUG] tree: {lens.tolist()}")
+    return packed
+"""
+
+
+def test_what_a_comment_calls_debug_only_goes_with_what_used_it():
+    found = plan(UNGUARDED.encode(), "x.py")
+    assert found.after.decode() == "def verify(self, index, lens, packed):\n    return packed\n" and not found.left
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "    return packed, expected",
+        "    return packed, i",
+        "    self.run(is_tree)",
+        "    kept = expected\n    return kept",
+    ],
+)
+def test_what_is_used_stays_whatever_a_comment_says(line):
+    text = UNGUARDED.replace("    return packed", line)
+    after = plan(text.encode(), "x.py").after.decode()
+    assert line in after and "print" not in after
+    assert "is_tree" not in line or "is_tree = " in after
+    assert "expected" not in line or "expected.extend" in after
+    assert ", i" not in line or "for i, n" in after
+
+
+def test_the_proof_refuses_what_is_not_the_original_without_the_statements():
+    text = Text(b"x = 1\nprint('[EAGLE3-DEBUG]')\ny = 2\n", "x.py")
+    gone = [text.tree.body[1]]
+    prove(text, b"x = 1\ny = 2\n", gone, {2})
+    with pytest.raises(AssertionError, match="not the original's"):
+        prove(text, b"x = 1\n", gone, {2, 3})
+    with pytest.raises(SpecwireError, match="read differently"):
+        prove(text, b"x = 1\r\ny = 2\n", gone, {2})
+
+
+def test_strip_and_gate_ask_neither_torch_nor_the_engine(package):
+    code = (
+        "import sys\nfrom specwire.cli import main\ntry:\n    main(sys.argv[1:])\nexcept SystemExit:\n    pass\n"
+        "print([name for name in ('torch', 'sglang', 'libcst', 'numpy') if name in sys.modules])"
+    )
+    for words in (["strip", str(package)], ["gate", str(package)]):
+        done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True)
+        assert done.stdout.splitlines()[-1] == "[]", done

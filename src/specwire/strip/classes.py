@@ -13,7 +13,7 @@ from specwire.strip.binds import FUNCTIONS, set_by
 _PLAIN = frozenset("object Module ABC Protocol Generic Exception RuntimeError ValueError".split())
 # A class with one of these sees each attribute that is set or asked for.
 _WATCHING = frozenset("__setattr__ __getattribute__ __getattr__ __delattr__ __init_subclass__".split())
-WATCHING = re.compile(rb"\bdef (?:" + "|".join(sorted(_WATCHING)).encode() + rb")\b")
+WATCHING = re.compile(rb"def __(?:" + "|".join(name[2:] for name in sorted(_WATCHING)).encode() + rb")\b")
 
 
 @dataclass(frozen=True)

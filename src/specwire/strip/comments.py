@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import io
 import tokenize
 from dataclasses import dataclass
@@ -32,6 +33,15 @@ def comments(text: Text) -> dict[int, Comment]:
     except (tokenize.TokenError, SyntaxError, ValueError):
         return {}
     return found
+
+
+def marked(text: Text, found: dict[int, Comment], node: ast.stmt) -> bool:
+    """Whether a comment beside a statement's first line, or right above it, says that it is debug code."""
+    first = text.span(node)[0]
+    beside = found.get(first)
+    if beside is not None and is_comment(beside.text, weak=True):
+        return True
+    return bool(going_with(found, [(first, node.col_offset)]))
 
 
 def going_with(found: dict[int, Comment], starts: list[tuple[int, int]]) -> set[int]:

@@ -23,9 +23,13 @@ from specwire.strip.text import Text
 from specwire.strip.words import Words
 from specwire.trees.walk import package_root, walk
 
-_MADE_UP = re.compile(
-    rb"(?:[gs]et|has|del)attr\((?:[^,()]|\([^()]*\))+,\s*(?:f['\"]|['\"][^'\"\n]*['\"]\s*[+%.])|(?:globals|vars)\([^()]*\)\[f?['\"]"
+# Each begins with plain text, which is what makes a search quick.
+_MADE_UP = (
+    re.compile(rb"attr\([^\n]{1,80}?,\s*(?:f['\"]|['\"][^'\"\n]*['\"]\s*[+%.])"),
+    re.compile(rb"globals\(\)\["),
+    re.compile(rb"vars\([^()\n]*\)\["),
 )
+_CLASS = re.compile(rb"class (\w+)\(([^)]*)\)")
 
 
 class Neighbours:
@@ -60,7 +64,8 @@ class Neighbours:
         return self._making_up(tuple(sorted(roots)))
 
     def _find_making_up(self, roots: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(path for path in self.files(set(roots), "") if _MADE_UP.search(self.read(path)))
+        files = ((path, self.read(path)) for path in self.files(set(roots), ""))
+        return tuple(path for path, data in files if any(made.search(data) for made in _MADE_UP))
 
     def watching(self, roots: set[str]) -> frozenset[str]:
         return self._watching(tuple(sorted(roots)))
@@ -71,7 +76,7 @@ class Neighbours:
         bases: list[tuple[str, set[str]]] = []
         for path in self.files(set(roots), ""):
             data = self.read(path)
-            for name, given in re.findall(rb"^[ \t]*class\s+(\w+)\s*\(([^)]*)\)", data, re.M):
+            for name, given in _CLASS.findall(data):
                 bases.append((name.decode(), set(re.findall(r"\w+", given.decode("utf-8", "replace")))))
             if WATCHING.search(data) and (parsed := self.parsed(path)):
                 found |= {node.name for node in ast.walk(parsed[0]) if isinstance(node, ast.ClassDef) and watches(node)}
@@ -252,7 +257,8 @@ class _Around(Elsewhere):
     def _functions(self, name: str) -> Iterator[tuple[Facts | None, ast.FunctionDef]]:
         head = re.compile(rb"\bdef\s+" + re.escape(name.encode()) + rb"\s*\(")
         for path in self._neighbours.files(self._roots, self._own):
-            if head.search(self._neighbours.read(path)) is None:
+            data = self._neighbours.read(path)
+            if name.encode() not in data or head.search(data) is None:
                 continue
             parsed = self._nodes(path)
             if parsed is None:

@@ -98,6 +98,12 @@ class Evidence:
         first = [value for value in values if not isinstance(value, ast.AugAssign)]
         return bool(first) and all(value is not None and _own_number(value) for value in values)
 
+    def made_here(self, node: ast.Name) -> bool:
+        """Whether a function's own name stands for nothing but empty displays, which nobody else has."""
+        key = self.key(node)
+        values = self.values.get(key, [])
+        return key[0] != 0 and bool(values) and all(isinstance(value, (ast.List, ast.Set)) for value in values)
+
     def _of(self, node: ast.Name | ast.Attribute) -> tuple[set[str], list[ast.AST | None]]:
         key = self.key(node)
         if key not in self.values and isinstance(node, ast.Name):

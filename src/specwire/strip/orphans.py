@@ -9,10 +9,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from specwire.strip.binds import FUNCTIONS, flag_set_by, set_by
+from specwire.strip.comments import Comment, marked
 from specwire.strip.facts import Facts
 from specwire.strip.judge import Judge
 from specwire.strip.pure import effect
-from specwire.strip.readers import Elsewhere, conflicts
+from specwire.strip.readers import Elsewhere, conflicts, loads
 from specwire.strip.select import Root, Selector
 from specwire.strip.text import Text
 from specwire.strip.words import is_flag
@@ -29,14 +30,20 @@ class _Candidate:
     kind: str
     names: frozenset[str]
     only_told: str = ""  # a reason to say that it is left without a use, and to leave it
+    fills: frozenset[str] = frozenset()  # lists that a loop does nothing but fill
 
 
 def orphans(
-    text: Text, facts: Facts, roots: list[Root], elsewhere: Elsewhere, held: dict[int, str]
+    text: Text,
+    facts: Facts,
+    roots: list[Root],
+    elsewhere: Elsewhere,
+    held: dict[int, str],
+    comments: dict[int, Comment],
 ) -> tuple[list[Root], list[tuple[ast.stmt, str]]]:
     """`roots` with what they leave without a use, and notes on what is left so but has to stay, as do those `held`."""
     notes: dict[int, tuple[ast.stmt, str]] = {}
-    candidates = [candidate for candidate in _candidates(text, facts) if candidate.names]
+    candidates = [candidate for candidate in _candidates(text, facts, comments) if candidate.names]
     while True:
         gone = _ids(roots)
         used = _used(text.tree, gone)
@@ -46,6 +53,8 @@ def orphans(
                 continue
             if id(candidate.node) in conflicts(text.tree, gone | _ids_below(candidate.node), Elsewhere()):
                 continue  # something that stays reads it
+            if any(next(loads(text.tree, name, gone | _ids_below(candidate.node)), None) for name in candidate.fills):
+                continue
             why = held.get(id(candidate.node)) or _reason_to_stay(candidate, text, facts, gone, used, elsewhere)
             if why is None:
                 found = candidate
@@ -61,6 +70,8 @@ def _reason_to_stay(
 ) -> str | None:
     if candidate.only_told:
         return candidate.only_told
+    if candidate.fills:
+        used = used | candidate.names
     if others := sorted(name.lstrip(".") for name in candidate.names - used):
         return f"also binds {', '.join(others)}"
     trouble = Selector(text, Judge(facts, {})).trouble(candidate.owner, candidate.field, [candidate.node])
@@ -76,14 +87,22 @@ def _reason_to_stay(
     return next((why for node in ast.walk(candidate.node) if (why := found.get(id(node)))), None)
 
 
-def _candidates(text: Text, facts: Facts) -> Iterator[_Candidate]:
+def _candidates(text: Text, facts: Facts, comments: dict[int, Comment]) -> Iterator[_Candidate]:
     package = os.path.basename(text.name) == "__init__.py"
     for owner in ast.walk(text.tree):
         for field in ("body", "orelse", "finalbody"):
             block = getattr(owner, field, None)
             for node in block if isinstance(block, list) else ():
                 names = frozenset(_names(node, owner))
-                if (found := _classify(node, owner, facts, package)) is not None:
+                found = _classify(node, owner, facts, package)
+                if isinstance(node, (ast.For, ast.Assign)) and comments and marked(text, comments, node):
+                    filled = _filled(node, facts) if isinstance(node, ast.For) else frozenset()
+                    if filled:
+                        yield _Candidate(node, owner, field, "loop", names | filled, fills=filled)
+                        continue
+                    if found is not None and found[1] == _UNSAID:
+                        found = found[0], effect(node.value, facts) or ""
+                if found is not None:
                     yield _Candidate(node, owner, field, found[0], names, found[1])
 
 
@@ -119,9 +138,26 @@ def _assigned(node: ast.Assign | ast.AnnAssign, owner: ast.AST, facts: Facts) ->
         return ("switch" if switch else "flag"), why
     if any(name.startswith(".") for name in names) or isinstance(owner, ast.ClassDef):
         return None
-    return "value", "is now read by nothing, but nothing says that it is debug code"
+    return "value", _UNSAID
 
 
+def _filled(node: ast.For, facts: Facts) -> frozenset[str]:
+    """The lists, made by this file's own displays, that a loop fills; nothing when it does anything else."""
+    filled = set()
+    for statement in node.body:
+        call = statement.value if isinstance(statement, ast.Expr) else None
+        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
+            return frozenset()
+        holder = call.func.value
+        plain = isinstance(holder, ast.Name) and call.func.attr in ("append", "extend", "add")
+        if not plain or not facts.evidence.made_here(holder) or any(effect(part, facts) for part in call.args):
+            return frozenset()
+        filled.add(holder.id)
+    walked = facts.evidence.uses_up(node.iter) or effect(node.iter, facts)
+    return frozenset() if node.orelse or walked else frozenset(filled)
+
+
+_UNSAID = "is now read by nothing, but nothing says that it is debug code"
 _PUBLIC = "has a public name, which other packages may read"
 
 

@@ -65,11 +65,11 @@ def plan(data: bytes, name: str, words: Words = Words(), elsewhere: Elsewhere = 
 def _plan(data: bytes, name: str, words: Words, elsewhere: Elsewhere) -> Plan:
     text = Text(data, name)
     facts = with_helpers(text, gather(text.tree, words.of_file(data)), elsewhere)
-    roots, left = _settle(text, facts, elsewhere)
+    known = comments(text)
+    roots, left = _settle(text, facts, elsewhere, known)
     nodes = [node for root in roots for node in root.nodes]
     lines = {number for node in nodes for number in text.span(node)}
     lines |= {root.else_line for root in roots if root.else_line}
-    known = comments(text)
     if known:
         lines |= going_with(known, [(text.span(node)[0], node.col_offset) for node in nodes])
     after = text.without(lines)
@@ -111,7 +111,9 @@ def _comments_left(text: Text, known: dict[int, Comment], lines: set[int], piece
             yield Piece(line, line, "comment", text.text(line), "speaks of debug code, and what it stands at stays")
 
 
-def _settle(text: Text, facts: Facts, elsewhere: Elsewhere) -> tuple[list[Root], list[tuple[ast.stmt, str, str]]]:
+def _settle(
+    text: Text, facts: Facts, elsewhere: Elsewhere, known: dict[int, Comment]
+) -> tuple[list[Root], list[tuple[ast.stmt, str, str]]]:
     """Drop from the selection what somebody reads, until nobody reads anything of the rest; then add the orphans."""
     kept: dict[int, str] = {}
     held: dict[int, str] = {}
@@ -120,7 +122,7 @@ def _settle(text: Text, facts: Facts, elsewhere: Elsewhere) -> tuple[list[Root],
         if found := conflicts(text.tree, ids(selection.roots), elsewhere):
             kept |= found
             continue
-        roots, notes = orphans(text, facts, selection.roots, elsewhere, held)
+        roots, notes = orphans(text, facts, selection.roots, elsewhere, held, known)
         gone = ids(roots)
         if not (found := docstrings_made(text.tree, gone)):
             break
