@@ -52,16 +52,22 @@ class Address:
             parts = urlsplit(url if "://" in url else f"http://{url}")
             host = "127.0.0.1" if parts.hostname == "localhost" else parts.hostname or ""
             port = 30000 if parts.port is None else parts.port
-            loopback = ipaddress.ip_address(host).is_loopback and "%" not in host
         except ValueError:
             raise SpecwireError("--url is no address: wanted http://127.0.0.1:PORT.") from None
         if "@" in parts.netloc or parts.query or parts.fragment:
             raise SpecwireError(
                 f"--url with a user, a password or a query is not taken: wanted http://127.0.0.1:PORT, as http://{host}:{port}."
             )
-        if parts.scheme != "http" or not loopback or parts.path not in ("", "/") or port == 0:
+        if parts.scheme != "http" or not _is_loopback(host) or parts.path not in ("", "/") or port == 0:
             raise SpecwireError(f"{url}: only a server on this machine can be measured, as http://127.0.0.1:PORT.")
         return cls(host, port)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback and "%" not in host
+    except ValueError:
+        return False
 
 
 async def post_lines(address: Address, path: str, body: Mapping[str, Any]) -> AsyncIterator[bytes]:
