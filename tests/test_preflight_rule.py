@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import re
+import resource
 import shutil
+import textwrap
+import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from specwire.errors import SpecwireError
 from specwire.preflight.draft import read_draft
-from specwire.preflight.interpreter import machine
+from specwire.preflight.interpreter import execute, machine
+from specwire.preflight.interpreter.evaluate import machine_for
 from specwire.preflight.interpreter.modules import Source
+from specwire.preflight.interpreter.plain import substituted
+from specwire.preflight.interpreter.values import UNKNOWN
 from specwire.preflight.rule import advice, captured_boundaries, draft_rule
 from specwire.trees.tree import Tree
 
@@ -265,3 +274,174 @@ def test_a_module_that_an_unknown_branch_looks_at_is_there_all_the_same(tmp_path
     found = read_draft(Source(Tree.find(tmp_path)), {"architectures": ["TinyEagle3"]}, ["fc.weight"])
     assert found.problem is None and set(found.filled) == {"fc.weight"}
     assert "parts.0.proj.weight" in found.parameters and not found.optional
+
+
+# --- sources that are written to hurt: each is understood or is not, soon, in little memory, and never crashes ------------
+
+DOUBLED = "a = a + a\n" * 40
+HOSTILE = {
+    "a pattern that takes for ever": "a = re.sub('(a+)+$', '', 'a' * 40 + 'b')",
+    "a pattern of choices that takes for ever": "a = re.sub('(a|a)' * 30 + 'c', '', 'a' * 40)",
+    "a pattern of maybes that takes for ever": "a = re.sub('a?' * 30 + 'a' * 30, '', 'a' * 30)",
+    "a pattern that is none": "a = re.sub('[', '', 'a')",
+    "a replacement that grows": "a = re.sub('a', 'b' * 90000, 'a' * 90000)",
+    "a width without end": "a = '{:>9000000000}'.format(1)",
+    "a width that is a field": "a = '{:>{}}'.format(1, 9000000000)",
+    "an attribute in a format": "a = '{0.__class__.__mro__}'.format(1)",
+    "a width in a percent": "a = '%9000000000d' % 1",
+    "a width in a percent that is a star": "a = '%*d' % (9000000000, 1)",
+    "a list that is repeated": "a = [0] * 9000000000",
+    "a text that is repeated": "a = 'x' * 99999 * 99999",
+    "a range that has no end": "a = list(range(10 ** 0 + 9000000000))",
+    "a range that len cannot count": "a = len(range(99999999999999999999999))",
+    "a fraction looked for in a range": "a = 1.5 in range(9000000000)",
+    "an unknown name": "a = nobody.knows[self](what=1)",
+}
+TOO_MUCH = {
+    "numbers that square themselves": "a = 9999999999\n" + "a = a * a\n" * 40,
+    "lists that double": "a = [0] * 90000\n" + DOUBLED,
+    "texts that double": "a = 'x' * 90000\n" + DOUBLED,
+    "tuples that double": "a = (0,) * 90000\n" + DOUBLED,
+    "a list that takes itself in": "a = [0] * 90000\n" + "a.extend(a)\n" * 40,
+    "texts that replace themselves": "a = 'x' * 9000\na = a.replace('x', a)",
+    "texts that replace nothing": "a = 'x' * 9000\na = a.replace('', a)",
+    "texts that join themselves": "a = 'x' * 9000\na = a.join([a] * 9000)",
+    "an f-string that doubles": "a = 'x' * 9000\n" + "a = f'{a}{a}'\n" * 40,
+    "a long list looked through": "b = list(range(99999))\nfor i in range(60000):\n    x = -1 in b",
+    "copies of a long list": "b = list(range(99999))\nm = []\nfor i in range(60000):\n    m.append(b.copy())",
+    "slices of a long list": "b = list(range(99999))\nm = []\nfor i in range(60000):\n    m.append(b[1:])",
+    "a long list unpacked": "b = list(range(99999))\nm = []\nfor i in range(60000):\n    m.append([*b])",
+    "a long list as arguments": "b = list(range(99999))\ndef f(*a):\n    return a\nm = []\nfor i in range(60000):\n    m.append(f(*b))",
+    "a long list left at once": "b = list(range(99999))\nfor i in range(60000):\n    for x in b:\n        break",
+    "a long list as layers": "b = list(range(99999))\nfor i in range(60000):\n    self.layers = b",
+    "a text of a list within itself": "a = [0]\n" + "a = [a, a]\n" * 60 + "b = str(a)",
+    "equal lists within themselves": "a = [0]\nb = [0]\n" + "a = [a, a]\nb = [b, b]\n" * 60 + "c = a == b",
+    "ordered lists within themselves": "a = [0]\nb = [0]\n" + "a = [a, a]\nb = [b, b]\n" * 60 + "c = a < b",
+    "a key that is never hashed to its end": "a = (0,)\n" + "a = (a, a)\n" * 60 + "b = set([a])",
+    "an index that is never hashed to its end": "a = (0,)\n" + "a = (a, a)\n" * 60 + "b = {}[a]",
+    "branches that disagree about such lists": "a = [0]\nb = [0]\n"
+    + "a = [a, a]\nb = [b, b]\n" * 60
+    + "if self.nobody:\n    c = a\nelse:\n    c = b",
+    "two lists that hold each other": "a = []\nb = []\na.append(b)\nb.append(a)\nc = a == b",
+    "a sum of lists": "b = [[0] * 300] * 300\nfor i in range(60000):\n    c = sum(b, [])",
+    "a default that calls its function": "def f(x=f()):\n    pass\nf()",
+    "a function that calls itself": "def f():\n    return f()\nf()",
+    "a class attribute that is itself": "x = EvilA.x",
+    "an expression 900 deep": "a = " + "+".join(["1"] * 900),
+    "900 conditions": "\n".join(f"{'if' if n == 0 else 'elif'} self.config.a == {n}:\n    a = 1" for n in range(900)),
+    "loops in loops": "for a in range(999):\n    for b in range(999):\n        for c in range(999):\n            pass",
+}
+EVIL = "class EvilA:\n    x = EvilA.x\n\n\n"
+
+
+def spoiled(folder, body, before=EVIL):
+    """The tree of slices, whose Llama does this first in its setter."""
+    tree = shutil.copytree(BOUNDARIES, folder / "tree")
+    file = tree / "sglang" / "srt" / "models" / "llama.py"
+    head = "def set_eagle3_layers_to_capture(self, ids=None):\n"
+    text = file.read_text().replace(head, head + textwrap.indent(body, " " * 8) + "\n")
+    file.write_text(text.replace("\nclass ", f"\nimport re\n\n\n{before}class ", 1))
+    return {tree: Source(Tree.find(tree))}, tree
+
+
+@contextmanager
+def within(seconds, megabytes):
+    """Processor time and memory that the block may take."""
+    began, before = time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    yield
+    assert time.process_time() - began < seconds
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < megabytes << 10
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_what_is_not_worth_knowing_is_passed_over(tmp_path, name):
+    sources, tree = spoiled(tmp_path, HOSTILE[name])
+    with within(seconds=20, megabytes=100):
+        assert rule(sources, tree, "LlamaForCausalLM", [2, 30, 57]).captured == (3, 31, 58)
+
+
+@pytest.mark.parametrize("name", TOO_MUCH)
+def test_what_would_never_end_is_not_understood_with_its_place(tmp_path, name, monkeypatch):
+    monkeypatch.setattr(machine, "STEPS", 25_000)
+    sources, tree = spoiled(tmp_path, TOO_MUCH[name])
+    with within(seconds=60, megabytes=500):
+        found = rule(sources, tree, "LlamaForCausalLM", [2, 30, 57])
+        assert found.ids_for([3, 31, 58]) is None
+    assert re.match(r"not understood: sglang/srt/models/llama.py:\d+: ", found.problem) and not found.understood
+    assert len(found.problem) < 400 and found.problem.isprintable()
+
+
+@pytest.mark.parametrize(
+    "body", ["a = [1, 2, 3][::0]", "a = [1, 2]['x']", "a = [1, 2]['a':'b']", "a = 1 // 0", "a = int('x')"]
+)
+def test_what_the_engine_would_stop_at_is_said_to_stop_it(tmp_path, body):
+    sources, tree = spoiled(tmp_path, body)
+    found = rule(sources, tree, "LlamaForCausalLM", [2, 30, 57])
+    assert found.stops and "the engine would stop with" in found.problem and "llama.py" in found.problem
+
+
+@pytest.mark.parametrize(
+    ("pattern", "replacement", "text", "made"),
+    [
+        (r"^model\.", "", "model.layers.0", "layers.0"),
+        (r"\.qscale_act$", ".input_scale", "a.qscale_act", "a.input_scale"),
+        (r"^(model\.merger\.mlp\.\d+)\.mlp\.0\.", r"\1.linear_1.", "model.merger.mlp.12.mlp.0.weight", "model.merger.mlp.12.linear_1.weight"),
+        (r"[^A-Za-z0-9._-]+", "_", "a b/c", "a_b_c"),
+        (r".*mtp\.(?:model\.)?layers\.\d+\.", "model.", "x.mtp.layers.0.w", UNKNOWN),
+        (r"(a+)+$", "", "aab", UNKNOWN),
+        (r"a{9}", "", "aab", UNKNOWN),
+        (r"a|b", "", "aab", UNKNOWN),
+    ],
+)  # fmt: skip
+def test_a_pattern_is_run_if_it_is_plain(sources, pattern, replacement, text, made):
+    assert substituted(machine_for(sources[BOUNDARIES]), pattern, replacement, text, "here:1") is made or (
+        substituted(machine_for(sources[BOUNDARIES]), pattern, replacement, text, "here:1") == made
+    )
+
+
+def test_classes_that_inherit_from_each_other(tmp_path):
+    sources, tree = spoiled(
+        tmp_path, "pass", "from sglang.srt.models.other import Other\n\n\nclass First(Other):\n    pass\n\n\n"
+    )
+    (tree / "sglang/srt/models/other.py").write_text(
+        "from sglang.srt.models.llama import First\n\n\nclass Other(First):\n    pass\n"
+    )
+    found = sources[tree].resolve(sources[tree].module("sglang/srt/models/llama.py"), "First")
+    assert [ref.name for ref in sources[tree].mro(found)] == ["First", "Other"]
+
+
+def test_a_ladder_of_classes_is_climbed_once(tmp_path):
+    rungs = "class A0:\n    pass\n\n\nclass B0:\n    pass\n\n\n"
+    rungs += "".join(
+        f"class A{n}(A{n - 1}, B{n - 1}):\n    pass\n\n\nclass B{n}(A{n - 1}, B{n - 1}):\n    pass\n\n\n"
+        for n in range(1, 1500)
+    )
+    sources, tree = spoiled(tmp_path, "pass", rungs)
+    top = sources[tree].resolve(sources[tree].module("sglang/srt/models/llama.py"), "A1499")
+    with within(seconds=20, megabytes=100):
+        assert len(sources[tree].mro(top)) == 2 * 1499 + 1
+
+
+@pytest.mark.parametrize(
+    "text", ["x = " + "-" * 100_000 + "1", "x = " + "+".join(["1"] * 50_000), "x = " + "(" * 5000, "x = \0", "if"]
+)
+def test_a_file_that_python_cannot_parse_is_one_sentence(tmp_path, text):
+    sources, tree = spoiled(tmp_path, "pass")
+    with open(tree / "sglang/srt/models/llama.py", "a") as file:
+        file.write("\n" + text + "\n")
+    with pytest.raises(SpecwireError, match="llama.py: not Python that this interpreter can parse") as caught:
+        rule(sources, tree, "LlamaForCausalLM", [2, 30, 57])
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 500
+
+
+def test_more_layers_than_any_model_has(sources, monkeypatch):
+    monkeypatch.setattr(machine, "STEPS", 25_000)
+    with within(seconds=60, megabytes=500):
+        found = rule(sources, BOUNDARIES, "LlamaForCausalLM", [2, 30, 57], num_hidden_layers=100_000)
+        assert found.problem.startswith("not understood: sglang/srt/") and found.ids_for([3, 31, 58]) is None
+
+
+def test_whatever_breaks_the_reader_is_not_understood(sources, monkeypatch):
+    monkeypatch.setattr(execute, "call", lambda *given: 1 / 0)
+    found = rule(sources, BOUNDARIES, "LlamaForCausalLM", [2, 30, 57])
+    assert re.fullmatch(r"not understood: sglang/srt/models/llama.py:\d+: ZeroDivisionError: .*", found.problem)

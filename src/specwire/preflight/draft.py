@@ -13,8 +13,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from specwire.preflight.checkpoint import ending_in
-from specwire.preflight.interpreter import attributes, execute
-from specwire.preflight.interpreter.machine import Frame, Machine
+from specwire.preflight.interpreter import attributes, evaluate, execute
+from specwire.preflight.interpreter.machine import Machine
+from specwire.preflight.interpreter.module import Module
 from specwire.preflight.interpreter.modules import Source
 from specwire.preflight.interpreter.values import (
     UNKNOWN,
@@ -22,6 +23,7 @@ from specwire.preflight.interpreter.values import (
     ClassRef,
     Config,
     External,
+    Frame,
     Function,
     NotUnderstood,
     Raised,
@@ -94,34 +96,51 @@ def read_draft(source: Source, config: Mapping[str, Any], tensors: Iterable[str]
     cls = source.model_class(config.get("architectures") or [])
     if cls is None:
         return None
-    machine = Machine(source)
+    machine = evaluate.machine_for(source)
     root = Thing(cls, [Config(dict(config), DEFAULTS, NEVER)])
     parameters: dict[str, tuple[int, ...] | None] = {}
-    optional: set[str] = set()
-    model = DraftModel(cls.module.where(cls.node), cls.name, ast.unparse(cls.module.node), parameters)
+    where = cls.module.where(cls.node)
+    model = DraftModel(where, cls.name, "", parameters)
     try:
-        execute.build(machine, root)
-        for prefix, leaf, maybe in _leaves(machine, root, "", False, set()):
-            own = {prefix + name: shape for name, shape in _leaf(leaf).items()}
-            parameters.update(own)
-            optional.update(own if maybe else [prefix + "bias"] if _bias_starts_at_zero(machine, leaf) else ())
-        if machine.broken:
-            return replace(model, problem=f"the engine would stop: {machine.broken[0]}", stops=True)
-        if ending_in(parameters, "fc.weight") is None:
-            raise NotUnderstood(f"{cls.name} has no fc")
-        head = root.attrs.get("load_lm_head_from_target")
-        model = replace(
-            model,
-            optional=frozenset(optional),
-            head_from_target=head if isinstance(head, bool) else None,
-            tied=root.attrs.get("lm_head") is not None and "lm_head.weight" not in parameters,
-        )
-        filled, dropped = _loaded(machine, root, parameters, list(tensors))
-        return replace(model, filled=filled, dropped=dropped)
+        with machine.reading(where):
+            model = replace(model, text=_text(source, cls.module))
+            execute.build(machine, root)
+            optional = _parameters(machine, root, parameters)
+            if machine.broken:
+                return replace(model, problem=f"the engine would stop: {machine.broken[0]}", stops=True)
+            if ending_in(parameters, "fc.weight") is None:
+                raise NotUnderstood(f"{where}: {cls.name} has no fc")
+            head = root.attrs.get("load_lm_head_from_target")
+            model = replace(
+                model,
+                optional=optional,
+                head_from_target=head if isinstance(head, bool) else None,
+                tied=root.attrs.get("lm_head") is not None and "lm_head.weight" not in parameters,
+            )
+            filled, dropped = _loaded(machine, root, parameters, list(tensors))
+            return replace(model, filled=filled, dropped=dropped)
     except Raised as error:
         return replace(model, problem=f"the engine would stop: {error} ({error.where})", stops=True)
     except NotUnderstood as error:
         return replace(model, problem=f"not understood: {error}")
+
+
+def _text(source: Source, module: Module) -> str:
+    """The module without its comments; with them where it is nested too deeply to be written out again."""
+    try:
+        return source.text(module.node)
+    except RecursionError:
+        return source.tree.read(module.name).decode("utf-8", "replace")
+
+
+def _parameters(machine: Machine, root: Thing, shapes: dict[str, tuple[int, ...] | None]) -> frozenset[str]:
+    """Put the shape of each parameter below `root` into `shapes`; the names of those that need no tensor."""
+    optional: set[str] = set()
+    for prefix, leaf, maybe in _leaves(machine, root, "", False, set()):
+        own = {prefix + name: shape for name, shape in _leaf(leaf).items()}
+        shapes.update(own)
+        optional.update(own if maybe else [prefix + "bias"] if _bias_starts_at_zero(machine, leaf) else ())
+    return frozenset(optional)
 
 
 def _leaves(
@@ -140,6 +159,7 @@ def _leaves(
         return
     execute.build(machine, thing)
     for name, value in list(thing.attrs.items()):
+        machine.charge(len(value) if isinstance(value, list) else 1)
         items = (
             {f"{name}.{place}": item for place, item in enumerate(value)} if isinstance(value, list) else {name: value}
         )

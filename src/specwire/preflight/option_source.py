@@ -7,20 +7,23 @@ Two shapes of definition exist: `parser.add_argument("--name", "--alias", type=i
 from __future__ import annotations
 
 import ast
+import contextlib
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from specwire.errors import SpecwireError
 from specwire.preflight.interpreter import evaluate, execute
-from specwire.preflight.interpreter.machine import Frame, Machine
-from specwire.preflight.interpreter.modules import Module, Source
+from specwire.preflight.interpreter.machine import Machine
+from specwire.preflight.interpreter.module import Module
+from specwire.preflight.interpreter.modules import Source
 from specwire.preflight.interpreter.values import (
     UNKNOWN,
     Builtin,
     ClassRef,
     External,
+    Frame,
     Function,
     NotUnderstood,
     Raised,
@@ -99,6 +102,7 @@ class _Reader:
     source: Source
     defaults: dict[str, Any] = field(default_factory=dict)
     declared: dict[str, Option] = field(default_factory=dict)
+    steps: int = 0
 
     def value(self, module: Module, node: ast.expr | None, names: Mapping[str, Any] | None = None) -> Any:
         """What an expression gives when the module is imported; UNKNOWN where that cannot be told."""
@@ -126,9 +130,21 @@ class _Reader:
                 node = ast.copy_location(ast.ListComp(node.elt, [first, *node.generators[1:]]), node)
                 names = {**names, "0": members}
         try:
-            return evaluate.value(Machine(self.source, on_call=self._on_call), node, Frame(module, dict(names)))
+            with self._machine(module.where(node), self._on_call) as machine:
+                return machine.value(node, Frame(module, dict(names)))
         except (Raised, NotUnderstood):
             return UNKNOWN
+
+    @contextlib.contextmanager
+    def _machine(self, where: str, on_call: Callable[..., Any]) -> Iterator[Machine]:
+        """A machine for one expression. What all of them may take together is bounded as what one rule may take."""
+        machine = evaluate.machine_for(self.source, on_call)
+        machine.steps = self.steps
+        try:
+            with machine.reading(where):
+                yield machine
+        finally:
+            self.steps = machine.steps
 
     def _home(self, module: Module, name: str) -> Module:
         """The module whose own statement binds a name that may be imported."""
@@ -355,9 +371,9 @@ class _Reader:
                 raise Raised("SystemExit", ast.unparse(node))
             return None
 
-        machine = Machine(self.source, on_call=stop)
         try:
-            execute.call(machine, function, [parser, namespace, text], {"option_string": option.names[0]})
+            with self._machine(function.module.where(function.node), stop) as machine:
+                execute.call(machine, function, [parser, namespace, text], {"option_string": option.names[0]})
         except Raised:
             said = attrs.get("error_message") or attrs.get("help")
             return replace(option, action="refused", const=said if isinstance(said, str) else "no longer taken")

@@ -12,12 +12,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from specwire.preflight.interpreter import execute
-from specwire.preflight.interpreter.machine import Frame, Machine
-from specwire.preflight.interpreter.modules import Module, Source
+from specwire.preflight.interpreter import evaluate, execute
+from specwire.preflight.interpreter.machine import Machine
+from specwire.preflight.interpreter.module import Module
+from specwire.preflight.interpreter.modules import Source
 from specwire.preflight.interpreter.values import (
     Config,
     External,
+    Frame,
     NotUnderstood,
     Raised,
     Thing,
@@ -129,9 +131,10 @@ def _evaluate(source: Source, module: Module, node: ast.If, draft: dict[str, Any
         """Whatever builds a model's config for the draft gives the draft's."""
         return read if any(keyword.arg == "is_draft_model" for keyword in call.keywords) else None
 
-    machine = Machine(source, on_call=draft_config)
+    machine = evaluate.machine_for(source, draft_config)
     frame = Frame(module, {"draft_model_config": read, "self": holder, "config": holder})
-    execute.block(machine, node.body, frame)
+    with machine.reading(module.where(node)):
+        execute.block(machine, node.body, frame)
     found = {**frame.names, **holder.attrs}
     ids = [value for name, value in found.items() if name.endswith(KEY)]
     use = [value for name, value in found.items() if name.endswith("use_aux_hidden_state")]

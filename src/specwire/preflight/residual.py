@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from specwire.preflight.interpreter.modules import Module
+from specwire.preflight.interpreter.module import Module
 
 
 def bare_capture(module: Module, forward: ast.FunctionDef) -> str | None:

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from specwire.preflight.interpreter.modules import Module, Source
+from specwire.preflight.interpreter.module import Module
+from specwire.preflight.interpreter.modules import Source
 from specwire.preflight.interpreter.values import UNKNOWN
 
 PLACES = ("sglang/srt/server_args.py", "sglang/srt/arg_groups")

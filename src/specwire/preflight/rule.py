@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from specwire.preflight.interpreter import attributes, execute
+from specwire.preflight.interpreter import attributes, evaluate, execute
 from specwire.preflight.interpreter.machine import Machine
 from specwire.preflight.interpreter.modules import Source
 from specwire.preflight.interpreter.values import (
@@ -23,6 +23,7 @@ from specwire.preflight.interpreter.values import (
     NotUnderstood,
     Raised,
     Thing,
+    TooMuch,
 )
 from specwire.preflight.plumbing import KEY, SETTER, Plumbing, read_plumbing
 from specwire.preflight.residual import bare_capture
@@ -36,7 +37,7 @@ class Rule:
 
     `captured`: boundaries in slot order; None when they could not be read. `problem` says why, or, where
     `stops` is true, why the engine would not come up; `absent` is true when this release has no such rule for
-    the target at all; `bare` is where the captured stream leaves out a residual that the layers hand on beside it.
+    the target at all; `endless` is where reading it takes too long, with whatever ids; `bare` is where the captured stream leaves out a residual that the layers hand on beside it.
     """
 
     release: str
@@ -49,6 +50,7 @@ class Rule:
     problem: str | None = None
     stops: bool = False
     absent: bool = False
+    endless: bool = False
     assumptions: tuple[str, ...] = ()
     bare: str | None = None
     _again: Callable[[list[int] | None], Rule] | None = field(default=None, repr=False, compare=False)
@@ -86,11 +88,16 @@ def captured_boundaries(source: Source, config: Mapping[str, Any], layer_ids: li
         why = f"no model class {architecture or '(config.json names none)'} in {base.release}"
         return replace(base, problem=why, absent=True, text=why)
 
+    known: dict[tuple[int, ...] | None, Rule] = {}
+
     def again(ids: list[int] | None) -> Rule:
-        return _evaluate(source, cls, config, replace(base, layer_ids=ids))
+        key = None if ids is None else tuple(ids)
+        if key not in known:
+            known[key] = _evaluate(source, cls, config, replace(base, layer_ids=ids))
+        return known[key]
 
     rule = again(layer_ids)
-    rule = rule if rule.absent else replace(rule, _again=again)
+    rule = rule if rule.absent or rule.endless else replace(rule, _again=again)
     return replace(rule, text=rule.text or _sentence(rule))
 
 
@@ -146,31 +153,39 @@ def candidates(boundaries: Sequence[int]) -> Iterator[list[int]]:
 
 def _evaluate(source: Source, cls: ClassRef, config: Mapping[str, Any], base: Rule) -> Rule:
     """Run the target's setter on the rule's ids, then its forward."""
-    machine = Machine(source)
+    machine = evaluate.machine_for(source)
     root = Thing(cls, [Config(config)])
+    where = cls.module.where(cls.node)
     try:
-        setter = attributes.get_attribute(machine, root, SETTER)
-        if not isinstance(setter, Function):
-            where = cls.module.where(cls.node)
-            why = f"{base.release} has no {SETTER} for {base.architecture} ({where})"
-            return replace(base, problem=why, absent=True, text=why, where=where)
-        base = replace(base, where=setter.module.where(setter.node))
-        machine.written.clear()
-        takes = len(setter.node.args.args) > 1
-        ids = None if base.layer_ids is None else list(base.layer_ids)
-        execute.call(machine, setter, [ids] if takes else [], {})
-        owner, where = _owner(machine)
-        if owner is not None:
-            rule = _walk(machine, owner, replace(base, where=where))
-            return replace(rule, assumptions=tuple(machine.assumptions))
-        if name := _never_read(machine, setter):
-            why = f"{SETTER} ({base.where}) sets {name}, which nothing in {base.release} reads: it captures nothing"
-            return replace(base, captured=(), problem=why)
-        return replace(base, problem=f"not understood: {SETTER} ({base.where}) reaches no model that is read here")
+        with machine.reading(where):
+            return _read(machine, root, base)
     except Raised as error:
         return replace(base, problem=f"the engine would stop with {error} ({error.where})", stops=True)
+    except TooMuch as error:
+        return replace(base, problem=f"not understood: {error}", endless=True)
     except NotUnderstood as error:
         return replace(base, problem=f"not understood: {error}")
+
+
+def _read(machine: Machine, root: Thing, base: Rule) -> Rule:
+    setter = attributes.get_attribute(machine, root, SETTER)
+    if not isinstance(setter, Function):
+        where = root.cls.module.where(root.cls.node)
+        why = f"{base.release} has no {SETTER} for {base.architecture} ({where})"
+        return replace(base, problem=why, absent=True, text=why, where=where)
+    base = replace(base, where=setter.module.where(setter.node))
+    machine.written.clear()
+    takes = len(setter.node.args.args) > 1
+    ids = None if base.layer_ids is None else list(base.layer_ids)
+    execute.call(machine, setter, [ids] if takes else [], {})
+    owner, where = _owner(machine)
+    if owner is not None:
+        rule = _walk(machine, owner, replace(base, where=where))
+        return replace(rule, assumptions=tuple(machine.assumptions))
+    if name := _never_read(machine, setter):
+        why = f"{SETTER} ({base.where}) sets {name}, which nothing in {base.release} reads: it captures nothing"
+        return replace(base, captured=(), problem=why)
+    return replace(base, problem=f"not understood: {SETTER} ({base.where}) reaches no model that is read here")
 
 
 def _owner(machine: Machine) -> tuple[Thing | None, str]:

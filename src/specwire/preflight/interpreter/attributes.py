@@ -1,19 +1,21 @@
-"""Attributes: of instances of the tree's classes, of classes and modules, of configs and plain values."""
+"""Names and attributes: of modules, of instances of the tree's classes, of classes, of configs and plain values."""
 
 from __future__ import annotations
 
 import ast
 from typing import Any
 
-from specwire.preflight.interpreter import evaluate, execute
-from specwire.preflight.interpreter.machine import Frame, Machine
-from specwire.preflight.interpreter.modules import Module
+from specwire.preflight.interpreter import execute, plain
+from specwire.preflight.interpreter.machine import Machine
+from specwire.preflight.interpreter.module import Module
 from specwire.preflight.interpreter.values import (
     QUIET,
     UNKNOWN,
+    Builtin,
     ClassRef,
     Config,
     External,
+    Frame,
     Function,
     Method,
     Raised,
@@ -21,8 +23,22 @@ from specwire.preflight.interpreter.values import (
     Thing,
 )
 
-# One engine process per pipeline stage reads these; with one stage both hold.
+# Properties of a pipeline group, of whatever object: one engine process per pipeline stage reads these, and with one
+# stage, which is what is read here, both hold. Nothing else in SGLang's models has these names.
 _ALWAYS = {"is_last_rank": True, "is_first_rank": True}
+
+
+def module_name(machine: Machine, module: Module, name: str) -> Any:
+    """What a name stands for where no function binds it."""
+    found = machine.source.resolve(module, name)
+    if found is None:
+        return Builtin(name) if name in plain.BUILTINS else UNKNOWN
+    if isinstance(found, (ast.Assign, ast.AnnAssign)):
+        if machine.depth > 20:
+            return UNKNOWN
+        with machine.deeper():
+            return machine.value(found.value, Frame(module, {}))
+    return found
 
 
 def attribute(machine: Machine, node: ast.Attribute, frame: Frame) -> Any:
@@ -30,7 +46,7 @@ def attribute(machine: Machine, node: ast.Attribute, frame: Frame) -> Any:
         return _ALWAYS[node.attr]
     if isinstance(node.value, ast.Call) and getattr(node.value.func, "id", "") == "super":
         return _super(machine, node.attr, frame)
-    return get_attribute(machine, evaluate.value(machine, node.value, frame), node.attr, frame.module.where(node))
+    return get_attribute(machine, machine.value(node.value, frame), node.attr, frame.module.where(node))
 
 
 def _super(machine: Machine, name: str, frame: Frame) -> Any:
@@ -53,7 +69,7 @@ def get_attribute(machine: Machine, of: Any, name: str, where: str = "") -> Any:
             raise Raised("AttributeError", f"the config has no {name!r}", where)
         return Method(of, name) if found is UNKNOWN and name in ("get", "to_dict", "update") else found
     if isinstance(of, Module):
-        return evaluate.module_name(machine, of, name)
+        return module_name(machine, of, name)
     if isinstance(of, External):
         return External(f"{of.name}.{name}")
     if isinstance(of, ClassRef):
@@ -87,7 +103,7 @@ def _of_class(machine: Machine, cls: ClassRef, name: str, bound: Thing | None) -
         return UNKNOWN
     ref, node = found
     if isinstance(node, ast.FunctionDef):
-        decorators = {ast.unparse(decorator).rpartition(".")[2] for decorator in node.decorator_list}
+        decorators = {machine.source.text(decorator).rpartition(".")[2] for decorator in node.decorator_list}
         if "staticmethod" in decorators:
             return Function(ref.module, node)
         function = Function(ref.module, node, bound=cls if "classmethod" in decorators else bound, owner=ref)
@@ -96,7 +112,7 @@ def _of_class(machine: Machine, cls: ClassRef, name: str, bound: Thing | None) -
         return function
     if isinstance(node, ast.ClassDef):
         return ClassRef(ref.module, node)
-    return evaluate.value(machine, node.value, Frame(ref.module, {}))
+    return machine.value(node.value, Frame(ref.module, {}))
 
 
 def has_attribute(machine: Machine, of: Any, name: str) -> Any:

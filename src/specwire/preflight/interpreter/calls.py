@@ -7,11 +7,10 @@ the model collects in, or that container handed to a layer, which then captures 
 from __future__ import annotations
 
 import ast
-import re
 from typing import Any
 
-from specwire.preflight.interpreter import attributes, evaluate, execute
-from specwire.preflight.interpreter.machine import Frame, Machine
+from specwire.preflight.interpreter import attributes, execute, plain
+from specwire.preflight.interpreter.machine import Machine
 from specwire.preflight.interpreter.modules import MODELS
 from specwire.preflight.interpreter.values import (
     QUIET,
@@ -20,86 +19,29 @@ from specwire.preflight.interpreter.values import (
     ClassRef,
     Config,
     External,
+    Frame,
     Function,
     LayerList,
     Method,
     Raised,
     Sink,
     Thing,
-    known,
     truth,
 )
 
-_PLAIN = {
-    "len": len,
-    "list": list,
-    "tuple": tuple,
-    "sorted": sorted,
-    "max": max,
-    "min": min,
-    "sum": sum,
-    "any": any,
-    "all": all,
-    "int": int,
-    "float": float,
-    "str": str,
-    "bool": bool,
-    "abs": abs,
-    "reversed": reversed,
-    "enumerate": enumerate,
-    "zip": zip,
-    "range": range,
-    "set": set,
-    "frozenset": set,
-    "dict": dict,
-}
-BUILTINS = {*_PLAIN, "getattr", "hasattr", "setattr", "isinstance", "super", "type", "print", "callable"}
+# Functions that make a target's layers, by the names that `utils/common.py` has had for them in releases so far. Their own
+# bodies ask for the pipeline group of a running engine, so what they come to is written down here.
 _MAKE_LAYERS = {"make_layers", "make_pp_layers", "make_layers_non_pp"}
-_METHODS = {
-    str: {
-        "replace",
-        "startswith",
-        "endswith",
-        "split",
-        "rsplit",
-        "partition",
-        "rpartition",
-        "strip",
-        "lstrip",
-        "rstrip",
-        "lower",
-        "upper",
-        "format",
-        "join",
-        "removeprefix",
-        "removesuffix",
-        "find",
-        "isdigit",
-        "count",
-    },
-    list: {"index", "count", "copy", "append", "extend", "insert", "pop", "remove", "sort", "reverse", "clear"},
-    tuple: {"index", "count"},
-    dict: {"get", "items", "keys", "values", "copy", "update", "setdefault", "pop"},
-    set: {
-        "union",
-        "intersection",
-        "difference",
-        "isdisjoint",
-        "issubset",
-        "copy",
-        "add",
-        "update",
-        "discard",
-        "remove",
-    },
-}
+# The classes that newer releases collect captured states in, in the place of a list (`layers/aux_hidden_states.py`, from
+# 0.5.20 on), and what puts one in: an append, a capture, or a slot that is written to.
+_COLLECTOR = "AuxHiddenState"
 _TAKE = ("append", "capture", "slot")
 
 
 def call(machine: Machine, node: ast.Call, frame: Frame) -> Any:
     where = frame.module.where(node)
     try:
-        function = evaluate.value(machine, node.func, frame)
+        function = machine.value(node.func, frame)
         args, kwargs = _arguments(machine, node, frame)
     except Raised as error:
         if _crashed_capture(machine, node, frame, error):
@@ -122,7 +64,7 @@ def _crashed_capture(machine: Machine, node: ast.Call, frame: Frame, error: Rais
     """An append whose value cannot be computed: the boundary is noted, and that the engine dies there."""
     if not (isinstance(node.func, ast.Attribute) and node.func.attr in _TAKE):
         return False
-    sink = evaluate.value(machine, node.func.value, frame)
+    sink = machine.value(node.func.value, frame)
     if not isinstance(sink, Sink):
         return False
     machine.capture(sink)
@@ -134,15 +76,16 @@ def _arguments(machine: Machine, node: ast.Call, frame: Frame) -> tuple[list[Any
     args: list[Any] = []
     for argument in node.args:
         if isinstance(argument, ast.Starred):
-            more = evaluate.value(machine, argument.value, frame)
+            more = machine.value(argument.value, frame)
             if not isinstance(more, (list, tuple)):
                 return None, {}
+            machine.charge(len(more))
             args += more
         else:
-            args.append(evaluate.value(machine, argument, frame))
+            args.append(machine.value(argument, frame))
     kwargs: dict[str, Any] = {}
     for keyword in node.keywords:
-        given = evaluate.value(machine, keyword.value, frame)
+        given = machine.value(keyword.value, frame)
         if keyword.arg is not None:
             kwargs[keyword.arg] = given
         elif isinstance(given, dict):
@@ -158,23 +101,26 @@ def _runs_layer(function: Any) -> bool:
 
 
 def _capture_at_entry(machine: Machine, named: dict[str, Any]) -> bool:
-    """Capture once in each container that is handed on to be captured in; whether there was one."""
-    sinks = dict.fromkeys(_sink_in(given) for name, given in named.items() if "capture" in name)
+    """Capture once in each container that is handed on to be captured in; whether there was one.
+
+    What it is handed on as is told by the argument's name: `captured_last_layer_outputs` of a layer that captures at its
+    entry, `capture` or `capture_gathered` of the communicator and the final norm.
+    """
+    sinks = dict.fromkeys(_sink_in(machine, given) for name, given in named.items() if "capture" in name)
     sinks.pop(None, None)
     for sink in sinks:
         machine.capture(sink)
     return bool(sinks)
 
 
-def _sink_in(given: Any) -> Sink | None:
+def _sink_in(machine: Machine, given: Any) -> Sink | None:
     """The container in an argument: itself, a method of it, or a local function that appends to it."""
     if isinstance(given, Sink):
         return given
     if isinstance(given, Method) and isinstance(given.of, Sink):
         return given.of
     if isinstance(given, Function) and isinstance(given.closure, Frame):
-        names = {node.id for node in ast.walk(given.node) if isinstance(node, ast.Name)}
-        for name in sorted(names):
+        for name in machine.source.names_in(given.node):
             if isinstance(given.closure.names.get(name), Sink):
                 return given.closure.names[name]
     return None
@@ -188,13 +134,13 @@ def _apply(machine: Machine, function: Any, args: list[Any], kwargs: dict[str, A
     if isinstance(function, Method):
         return _method(machine, function, args, kwargs, where)
     if isinstance(function, ClassRef):
-        if function.name.startswith("AuxHiddenState"):
+        if function.name.startswith(_COLLECTOR):
             return Sink(_fixed_size(machine, function, args))
         return Thing(function, args, kwargs)
     if isinstance(function, Function):
         return _function(machine, function, args, kwargs)
     if isinstance(function, External):
-        return _external(machine, function, args, kwargs)
+        return _external(machine, function, args, kwargs, where)
     if function is None:
         raise Raised("TypeError", "None is not callable", where)
     return UNKNOWN
@@ -211,9 +157,10 @@ def _function(machine: Machine, function: Function, args: list[Any], kwargs: dic
     name = getattr(function.node, "name", "")
     if name in _MAKE_LAYERS:
         return _make_layers(machine, args, kwargs)
-    if isinstance(function.bound, ClassRef) and function.bound.name.startswith("AuxHiddenState"):
+    if isinstance(function.bound, ClassRef) and function.bound.name.startswith(_COLLECTOR):
         return Sink(_fixed_size(machine, function.bound, args))
-    # Helpers far from the models ask about devices, processes and batches: not followed.
+    # Helpers far from the models ask about devices, processes and batches: not followed. Methods are, wherever they stand,
+    # for the models inherit them.
     if function.bound is None and not function.module.name.startswith(MODELS):
         _capture_at_entry(machine, dict(zip([argument.arg for argument in function.node.args.args], args)))
         return UNKNOWN
@@ -223,8 +170,9 @@ def _function(machine: Machine, function: Function, args: list[Any], kwargs: dic
 def _make_layers(machine: Machine, args: list[Any], kwargs: dict[str, Any]) -> Any:
     count = kwargs.get("num_hidden_layers", args[0] if args else UNKNOWN)
     make = kwargs.get("layer_fn", args[1] if len(args) > 1 else UNKNOWN)
-    if not isinstance(count, int) or not 0 <= count <= evaluate.ITEMS:
+    if not isinstance(count, int) or not 0 <= count <= plain.ITEMS:
         return UNKNOWN
+    machine.charge(count)
     layers = LayerList()
     for index in range(count):
         made: Any = UNKNOWN
@@ -238,14 +186,14 @@ def _make_layers(machine: Machine, args: list[Any], kwargs: dict[str, Any]) -> A
     return layers
 
 
-def _external(machine: Machine, function: External, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _external(machine: Machine, function: External, args: list[Any], kwargs: dict[str, Any], where: str) -> Any:
     name = function.name.rpartition(".")[2]
     if name in _MAKE_LAYERS:
         return _make_layers(machine, args, kwargs)
     if name in ("ModuleList", "Sequential") and args and isinstance(args[0], list):
         return args[0]
     if function.name == "re.sub" and len(args) == 3 and all(isinstance(given, str) for given in args):
-        return re.sub(*args)
+        return plain.substituted(machine, *args, where)
     if name == "cast" and len(args) == 2:
         return args[1]
     if name == "deepcopy" and args:
@@ -267,15 +215,7 @@ def _method(machine: Machine, function: Method, args: list[Any], kwargs: dict[st
         if name == "get" and args:
             return of.lookup(args[0], args[1] if len(args) > 1 else None)
         return dict(of.data) if name == "to_dict" else UNKNOWN
-    kind = next((kind for kind in _METHODS if isinstance(of, kind)), None)
-    if kind is not None and not hasattr(of, name):
-        raise Raised("AttributeError", f"{kind.__name__} has no attribute {name!r}", where)
-    if kind is None or name not in _METHODS[kind]:
-        return UNKNOWN
-    if kind is str and not all(isinstance(given, (str, int, list, tuple)) for given in args):
-        return UNKNOWN
-    made = _guarded(lambda: getattr(of, name)(*args, **kwargs), where)
-    return list(made) if name in ("items", "keys", "values") else made
+    return plain.call_method(machine, of, name, args, kwargs, where)
 
 
 def _builtin(machine: Machine, name: str, args: list[Any], kwargs: dict[str, Any], where: str) -> Any:
@@ -293,22 +233,7 @@ def _builtin(machine: Machine, name: str, args: list[Any], kwargs: dict[str, Any
         return UNKNOWN if held is None else held
     if name == "len" and args and isinstance(args[0], Sink):
         return args[0].count
-    if name not in _PLAIN or not known(*args, *kwargs.values()):
-        return UNKNOWN
-    if name != "range" and any(isinstance(given, range) and evaluate.iterable(given) is None for given in args):
-        return UNKNOWN
-    if not all(isinstance(given, (int, float, str, list, tuple, set, dict, range, Function)) for given in args):
-        if None in args and name not in ("str",):
-            raise Raised("TypeError", f"{name}() of None", where)
-        return UNKNOWN
-    if name in ("any", "all", "max", "min", "sum", "sorted") and args and not known(*_flat(args)):
-        return UNKNOWN
-    made = _guarded(lambda: _PLAIN[name](*args, **{key: kwargs[key] for key in kwargs if key != "key"}), where)
-    return list(made) if name in ("enumerate", "zip", "reversed") and made is not UNKNOWN else made
-
-
-def _flat(args: list[Any]) -> list[Any]:
-    return [item for given in args for item in (given if isinstance(given, (list, tuple, set, dict)) else [given])]
+    return plain.call_function(machine, name, args, kwargs, where)
 
 
 def _getattr(machine: Machine, args: list[Any], where: str) -> Any:
@@ -335,10 +260,3 @@ def _isinstance(machine: Machine, of: Any, kinds: Any) -> Any:
             return True
         return False if all(isinstance(kind, ClassRef) for kind in wanted) else UNKNOWN
     return UNKNOWN
-
-
-def _guarded(make: Any, where: str) -> Any:
-    try:
-        return make()
-    except (TypeError, ValueError, KeyError, IndexError, AttributeError, OverflowError) as error:
-        raise Raised(type(error).__name__, str(error), where) from error

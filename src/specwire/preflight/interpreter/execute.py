@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import ast
+import copy
 from typing import Any
 
-from specwire.preflight.interpreter import evaluate
-from specwire.preflight.interpreter.machine import Frame, Machine
+from specwire.preflight.interpreter import plain
+from specwire.preflight.interpreter.machine import Machine
 from specwire.preflight.interpreter.values import (
     UNKNOWN,
     ClassRef,
     Config,
+    Frame,
     Function,
     LayerList,
     NotUnderstood,
@@ -29,10 +31,11 @@ def call(machine: Machine, function: Function, args: list[Any], kwargs: dict[str
     frame = Frame(function.module, {}, function.closure, function.owner, function.bound)
     if function.bound is not None:
         args = [function.bound, *args]
+    machine.charge(len(args) + len(kwargs))
     _bind(machine, function, args, dict(kwargs), frame)
     with machine.deeper():
         if isinstance(function.node, ast.Lambda):
-            return evaluate.value(machine, function.node.body, frame)
+            return machine.value(function.node.body, frame)
         how, result = block(machine, function.node.body, frame)
     return result if how == RETURNED else None
 
@@ -53,7 +56,7 @@ def _bind(machine: Machine, function: Function, args: list[Any], kwargs: dict[st
         if name in kwargs:
             frame.names[name] = kwargs.pop(name)
         elif name not in frame.names:
-            frame.names[name] = evaluate.value(machine, defaults[name], scope) if name in defaults else UNKNOWN
+            frame.names[name] = machine.value(defaults[name], scope) if name in defaults else UNKNOWN
     if spec.kwarg:
         frame.names[spec.kwarg.arg] = kwargs
 
@@ -93,12 +96,12 @@ def statement(machine: Machine, node: ast.stmt, frame: Frame) -> tuple[str, Any]
     machine.tick(node, frame.module)
     machine.here = frame.module.where(node)
     if isinstance(node, ast.Expr):
-        evaluate.value(machine, node.value, frame)
+        machine.value(node.value, frame)
     elif isinstance(node, (ast.Assign, ast.AnnAssign)):
         _assignment(machine, node, frame)
     elif isinstance(node, ast.AugAssign):
         binary = ast.copy_location(ast.BinOp(_as_load(node.target), node.op, node.value), node)
-        assign(machine, node.target, evaluate.value(machine, binary, frame), frame)
+        assign(machine, node.target, machine.value(binary, frame), frame)
     elif isinstance(node, ast.If):
         return _if(machine, node, frame)
     elif isinstance(node, ast.For):
@@ -108,10 +111,10 @@ def statement(machine: Machine, node: ast.stmt, frame: Frame) -> tuple[str, Any]
     elif isinstance(node, ast.Try):
         return _try(machine, node, frame)
     elif isinstance(node, ast.Return):
-        return RETURNED, evaluate.value(machine, node.value, frame)
+        return RETURNED, machine.value(node.value, frame)
     elif isinstance(node, ast.Raise):
-        kind = ast.unparse(node.exc).partition("(")[0] if node.exc else "Exception"
-        raise Raised(kind, ast.unparse(node.exc)[:160] if node.exc else "", frame.module.where(node))
+        text = machine.source.text(node.exc) if node.exc else "Exception"
+        raise Raised(text.partition("(")[0][:80], text[:160] if node.exc else "", frame.module.where(node))
     elif isinstance(node, ast.Break):
         return BROKE, None
     elif isinstance(node, ast.Continue):
@@ -128,16 +131,19 @@ def statement(machine: Machine, node: ast.stmt, frame: Frame) -> tuple[str, Any]
 
 
 def _as_load(target: ast.expr) -> ast.expr:
-    copied = ast.parse(ast.unparse(target), mode="eval").body
-    return ast.copy_location(copied, target)
+    """The target of `target += value` as an expression that reads it."""
+    copied = copy.copy(target)
+    copied.ctx = ast.Load()
+    return copied
 
 
 def _assignment(machine: Machine, node: ast.Assign | ast.AnnAssign, frame: Frame) -> None:
     if node.value is None:
         return
-    given = evaluate.value(machine, node.value, frame)
+    given = machine.value(node.value, frame)
     for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
-        # A list that a forward pass collects captured states in: told apart by its name.
+        # A list that a forward pass collects captured states in is told apart by its name: every release so far calls
+        # it `aux_hidden_states` (or `dspark_aux_hidden_states`), and no other empty list of a forward has `aux` in its.
         if given == [] and isinstance(given, list) and isinstance(target, ast.Name) and "aux" in target.id:
             given = Sink()
         assign(machine, target, given, frame)
@@ -147,9 +153,9 @@ def assign(machine: Machine, target: ast.expr, given: Any, frame: Frame) -> None
     if isinstance(target, ast.Name):
         machine.set_name(frame, target.id, given)
     elif isinstance(target, ast.Attribute):
-        set_attribute(machine, evaluate.value(machine, target.value, frame), target.attr, given)
+        set_attribute(machine, machine.value(target.value, frame), target.attr, given)
     elif isinstance(target, ast.Subscript):
-        of, index = evaluate.value(machine, target.value, frame), evaluate.value(machine, target.slice, frame)
+        of, index = machine.value(target.value, frame), machine.value(target.slice, frame)
         if isinstance(of, dict) and isinstance(index, (str, int)):
             of[index] = given
     elif isinstance(target, ast.Starred):
@@ -172,7 +178,9 @@ def set_attribute(machine: Machine, of: Any, name: str, given: Any) -> None:
         if isinstance(of.cls, ClassRef):
             build(machine, of)
         machine.set_attr(of, name, given)
+        # Each target keeps its layers under this name; calling one of them is what moves the stream on.
         if name == "layers" and isinstance(given, list):
+            machine.charge(len(given))
             for index, layer in enumerate(given):
                 if isinstance(layer, Thing):
                     layer.layer = index
@@ -181,7 +189,7 @@ def set_attribute(machine: Machine, of: Any, name: str, given: Any) -> None:
 
 
 def _if(machine: Machine, node: ast.If, frame: Frame) -> tuple[str, Any]:
-    held = truth(evaluate.value(machine, node.test, frame))
+    held = truth(machine.value(node.test, frame))
     if held is not None:
         return block(machine, node.body if held else node.orelse, frame)
 
@@ -192,7 +200,7 @@ def _if(machine: Machine, node: ast.If, frame: Frame) -> tuple[str, Any]:
             return RAISED, error
 
     first, second = machine.trial(lambda: run(node.body)), machine.trial(lambda: run(node.orelse))
-    test = f"`{ast.unparse(node.test)[:60]}` at {frame.module.where(node)}"
+    test = f"`{machine.source.text(node.test)[:60]}` at {frame.module.where(node)}"
     # A guard that raises or leaves early is for cases that are not ours: the way on is taken.
     for one, other, word in ((first, second, "not "), (second, first, "")):
         if one.outcome[0] != RAN and other.outcome[0] == RAN:
@@ -211,12 +219,13 @@ def _if(machine: Machine, node: ast.If, frame: Frame) -> tuple[str, Any]:
         return chosen.outcome
     machine.merge(first, second, first if first.position >= second.position else second)
     how = first.outcome[0]
-    same = first.outcome[1] is second.outcome[1] or first.outcome[1] == second.outcome[1]
-    return how, first.outcome[1] if same else UNKNOWN
+    one, other = first.outcome[1], second.outcome[1]
+    same = one is other or plain.compare(machine, ast.Eq(), one, other) is True
+    return how, one if same else UNKNOWN
 
 
 def _for(machine: Machine, node: ast.For, frame: Frame) -> tuple[str, Any]:
-    items = evaluate.iterable(evaluate.value(machine, node.iter, frame))
+    items = plain.iterable(machine, machine.value(node.iter, frame))
     if items is None:
         return RAN, None
     for item in items:
@@ -234,7 +243,7 @@ def _try(machine: Machine, node: ast.Try, frame: Frame) -> tuple[str, Any]:
         how, result = block(machine, node.body, frame)
     except Raised as error:
         for handler in node.handlers:
-            names = ast.unparse(handler.type) if handler.type else "Exception"
+            names = machine.source.text(handler.type) if handler.type else "Exception"
             if "Exception" in names or error.kind in names:
                 return block(machine, handler.body, frame)
         raise

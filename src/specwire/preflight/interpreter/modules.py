@@ -11,41 +11,11 @@ from typing import Any
 
 from specwire.errors import SpecwireError
 from specwire.gate.pristine import release_name
+from specwire.preflight.interpreter.module import Module, bound_names
 from specwire.preflight.interpreter.values import ClassRef, External, Function
 from specwire.trees.tree import Tree
 
 MODELS = "sglang/srt/models"
-
-
-@dataclass(eq=False)
-class Module:
-    """One parsed source file. `name` is its path relative to the tree's root."""
-
-    source: Source
-    name: str
-    node: ast.Module
-
-    @cached_property
-    def bindings(self) -> dict[str, list[tuple[int, ast.AST, Any]]]:
-        """What the module's own statements bind, by name, in order: (line, node, original name)."""
-        found: dict[str, list[tuple[int, ast.AST, Any]]] = {}
-        for node in _module_level(self.node.body):
-            if isinstance(node, (ast.ImportFrom, ast.Import)):
-                for alias in node.names:
-                    bound = alias.asname or alias.name.partition(".")[0]
-                    found.setdefault(bound, []).append((node.lineno, node, alias.name))
-            for name in _bound(node):
-                found.setdefault(name, []).append((node.lineno, node, name))
-        return found
-
-    def binding(self, name: str, before: int | None = None) -> tuple[int, ast.AST, Any] | None:
-        """The last binding of `name`, or the last one above line `before`."""
-        rows = self.bindings.get(name, [])
-        rows = [row for row in rows if before is None or row[0] < before]
-        return rows[-1] if rows else None
-
-    def where(self, node: ast.AST) -> str:
-        return f"{self.name}:{getattr(node, 'lineno', 1)}"
 
 
 @dataclass(eq=False)
@@ -57,6 +27,10 @@ class Source:
     _classes: dict[str, ClassRef | None] = field(default_factory=dict)
     _set_by: dict[tuple[str, int], frozenset[str]] = field(default_factory=dict)
     _mentions: dict[str, int] = field(default_factory=dict)
+    _mros: dict[ClassRef, list[ClassRef]] = field(default_factory=dict)
+    _attributes: dict[tuple[ClassRef, str, ClassRef | None], Any] = field(default_factory=dict)
+    _texts: dict[ast.AST, str] = field(default_factory=dict)
+    _names: dict[ast.AST, list[str]] = field(default_factory=dict)
 
     @cached_property
     def release(self) -> str:
@@ -83,10 +57,11 @@ class Source:
         except OSError:
             return None
         try:
-            return Module(self, name, ast.parse(data))
-        except (SyntaxError, ValueError) as error:
+            return Module(name, ast.parse(data))
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:  # the last two: nested too deeply
+            why = str(error)[:200] or "nested too deeply"
             raise SpecwireError(
-                f"{name}: not Python that this interpreter can parse ({error}). "
+                f"{name}: not Python that this interpreter can parse ({why}). "
                 "Restore the file, or name another tree with --tree."
             ) from error
 
@@ -125,24 +100,51 @@ class Source:
             return self.resolve(other, original, None, depth - 1) or External(f"{dotted}.{original}")
         return self.dotted(f"{dotted}.{original}") or External(f"{dotted}.{original}")
 
+    def text(self, node: ast.AST) -> str:
+        """The source of an expression, written out once however often it is run."""
+        if node not in self._texts:
+            self._texts[node] = ast.unparse(node)
+        return self._texts[node]
+
+    def names_in(self, node: ast.AST) -> list[str]:
+        """The names that stand in a function or an expression, in alphabetical order."""
+        if node not in self._names:
+            self._names[node] = sorted({part.id for part in ast.walk(node) if isinstance(part, ast.Name)})
+        return self._names[node]
+
     def mro(self, cls: ClassRef) -> list[ClassRef]:
-        """The class and its bases within the tree, nearest first (depth first, no duplicates)."""
-        found = [cls]
-        for base in cls.node.bases:
-            if isinstance(base, ast.Name):
-                resolved = self.resolve(cls.module, base.id, before=cls.node.lineno)
-                if isinstance(resolved, ClassRef) and resolved.node is not cls.node:
-                    found += [ref for ref in self.mro(resolved) if ref not in found]
-        return found
+        """The class and its bases within the tree, nearest first (depth first, no duplicates, and no end in circles)."""
+        if cls not in self._mros:
+            found: dict[ClassRef, None] = {}
+            left = [cls]
+            while left:
+                ref = left.pop()
+                if ref in found:
+                    continue
+                found[ref] = None
+                resolved = [
+                    self.resolve(ref.module, base.id, before=ref.node.lineno)
+                    for base in ref.node.bases
+                    if isinstance(base, ast.Name)
+                ]
+                left += reversed([base for base in resolved if isinstance(base, ClassRef)])
+            self._mros[cls] = list(found)
+        return self._mros[cls]
 
     def attribute(self, cls: ClassRef, name: str, after: ClassRef | None = None) -> tuple[ClassRef, ast.AST] | None:
         """Where a class attribute or method is defined; with `after`, only beyond that class."""
+        key = (cls, name, after)
+        if key not in self._attributes:
+            self._attributes[key] = self._attribute(cls, name, after)
+        return self._attributes[key]
+
+    def _attribute(self, cls: ClassRef, name: str, after: ClassRef | None) -> tuple[ClassRef, ast.AST] | None:
         order = self.mro(cls)
         if after is not None:
             order = order[order.index(after) + 1 :] if after in order else []
         for ref in order:
             for node in reversed(ref.node.body):
-                if name in _bound(node):
+                if name in bound_names(node):
                     return ref, node
         return None
 
@@ -175,37 +177,10 @@ class Source:
             if marker not in data or b"EntryClass" not in data:
                 continue
             module = self.module(name)
-            row = module.binding("EntryClass")
+            row = module.binding("EntryClass") if module else None
             listed = {node.id for node in ast.walk(row[1]) if isinstance(node, ast.Name)} if row else set()
             if architecture in listed:
                 resolved = self.resolve(module, architecture)
                 if isinstance(resolved, ClassRef):
                     return resolved
         return None
-
-
-def _bound(node: ast.stmt) -> list[str]:
-    """The names that a definition or an assignment binds."""
-    if isinstance(node, (ast.ClassDef, ast.FunctionDef)):
-        return [node.name]
-    if not isinstance(node, (ast.Assign, ast.AnnAssign)) or node.value is None:
-        return []
-    targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-    return [target.id for target in targets if isinstance(target, ast.Name)]
-
-
-def _module_level(body: list[ast.stmt]) -> list[ast.stmt]:
-    """The statements that run on import, also those inside if, try and with. Where a name has two
-    bindings of which one runs, the first branch comes last here, and so is the one that counts."""
-    found: list[ast.stmt] = []
-    for node in body:
-        if isinstance(node, ast.Try):
-            for handler in node.handlers:
-                found += _module_level(handler.body)
-        if isinstance(node, (ast.If, ast.Try)):
-            found += _module_level(node.orelse)
-        if isinstance(node, (ast.If, ast.Try, ast.With)):
-            found += _module_level(node.body)
-        else:
-            found.append(node)
-    return found

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import ast
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from specwire.model_files import LANGUAGE_PARTS
-
-if TYPE_CHECKING:
-    from specwire.preflight.interpreter.machine import Frame
-    from specwire.preflight.interpreter.modules import Module
+from specwire.preflight.interpreter.module import Module
 
 
 class _Unknown:
@@ -41,6 +38,10 @@ class NotUnderstood(Exception):
     """The interpreter met something that it does not know and must not guess."""
 
 
+class TooMuch(NotUnderstood):
+    """The source takes more steps or larger values than any model's: reading it with other ids would, too."""
+
+
 @dataclass(frozen=True)
 class ClassRef:
     """A class of the tree: the module that defines it and its node."""
@@ -58,6 +59,17 @@ class External:
     """A name from outside the tree, or one that is not followed, such as `torch.nn.Linear`."""
 
     name: str
+
+
+@dataclass(eq=False)
+class Frame:
+    """One function's scope. `owner` is the class that defines the function, for `super()`."""
+
+    module: Module
+    names: dict[str, Any]
+    closure: Frame | None = None
+    owner: ClassRef | None = None
+    this: Any = None
 
 
 @dataclass(eq=False)
