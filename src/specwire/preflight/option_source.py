@@ -32,6 +32,7 @@ from specwire.preflight.interpreter.values import (
 from specwire.preflight.options import Merger, Option, Options, Serve, Unread
 
 PLACES = ("sglang/srt/server_args.py", "sglang/srt/arg_groups/fields")
+EXPRESSION_STEPS, STEPS = 20_000, 1_000_000  # of one expression, and of all: SGLang's take 600 and 3,000 at most
 MERGERS = ("sglang/srt/server_args_config_parser.py", "sglang/srt/utils/server_args_config_parser.py")
 
 
@@ -137,14 +138,14 @@ class _Reader:
 
     @contextlib.contextmanager
     def _machine(self, where: str, on_call: Callable[..., Any]) -> Iterator[Machine]:
-        """A machine for one expression. What all of them may take together is bounded as what one rule may take."""
+        """A machine for one expression. What all of them may take together is bounded."""
         machine = evaluate.machine_for(self.source, on_call)
-        machine.steps = self.steps
+        machine.limit = max(1, min(EXPRESSION_STEPS, STEPS - self.steps))
         try:
             with machine.reading(where):
                 yield machine
         finally:
-            self.steps = machine.steps
+            self.steps += machine.steps
 
     def _home(self, module: Module, name: str) -> Module:
         """The module whose own statement binds a name that may be imported."""

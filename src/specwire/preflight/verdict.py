@@ -56,8 +56,17 @@ def preflight(
     launch. Raises SpecwireError for bad input.
     """
     source = Source(trees[0])
-    recorded = _recorded(golden, trained)
-    given = _given(launch, launch_from, pid)
+    try:
+        return _judged(source, target, draft, trees, _recorded(golden, trained), _given(launch, launch_from, pid))
+    except (RecursionError, MemoryError) as error:  # a whole module of one expression: nobody's rule, yet in the way
+        raise SpecwireError(
+            f"{source.tree.package}: its source is nested too deeply to be read. Name another tree with --tree."
+        ) from error
+
+
+def _judged(
+    source: Source, target: Path, draft: Path, trees: Sequence[Tree], recorded: Recorded | None, given: Given | None
+) -> dict[str, Any]:
     facts = gather(source, target, draft, _read(source, given), recorded)
     checks = [found for check in CHECKS for found in check(facts)]
     rows = [_row(facts), *(_served_by(facts, tree, given) for tree in trees[1:])]

@@ -32,8 +32,9 @@ Expression = Callable[["Machine", Any, Frame], Any]
 
 @dataclass(eq=False)
 class Machine:
-    """`captures` are the boundaries captured so far in order, `position` the boundary that the
-    stream is at: how many layers were called. `written` holds every attribute that was set, and where;
+    """`limit` is how many steps it may take, STEPS by default. `captures` are the boundaries captured so far in order,
+    `position` the boundary that the stream is at: how many layers were called. `written` holds every attribute that was
+    set, and where;
     `here` is the statement that runs, as `file:line`. `assumptions` are the tests that were decided without
     being known, `crashes` says where a capture would stop the engine, `broken` which models would not build.
 
@@ -47,6 +48,7 @@ class Machine:
     source: Source
     expressions: Mapping[type, Expression]
     steps: int = 0
+    limit: int | None = None
     depth: int = 0
     position: int = 0
     captures: list[int] = field(default_factory=list)
@@ -69,13 +71,13 @@ class Machine:
 
     def tick(self, node: ast.AST, module: Module) -> None:
         self.steps += 1
-        if self.steps > STEPS:
+        if self.steps > (self.limit or STEPS):
             raise TooMuch(f"{module.where(node)}: too many steps; stopped reading here")
 
     def charge(self, items: int) -> None:
         """Count as steps what Python is about to do with so many values at once."""
         self.steps += items // ITEMS_PER_STEP
-        if self.steps > STEPS:
+        if self.steps > (self.limit or STEPS):
             raise TooMuch(f"{self.here}: too many values; stopped reading here")
 
     def count(self, *values: Any) -> int:
