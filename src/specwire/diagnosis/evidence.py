@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from statistics import median_low
 from typing import TYPE_CHECKING
 
 from specwire.capture import Capture, Event, told
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
     from specwire.diagnosis.self_check import SelfCheck
     from specwire.diagnosis.target_end import TargetEnd
     from specwire.diagnosis.transcript import Transcript
+
+# A second boundary this much further off than the nearest can be told from it.
+APART = 1.2
 
 
 @dataclass(frozen=True)
@@ -204,10 +208,19 @@ class Evidence:
 
     @cached_property
     def found(self) -> tuple[int | None, ...]:
-        """Per slot, the boundary that it holds within the noise floor; None where it holds none."""
+        """Per slot, the boundary that it holds within the noise floor; None where it holds none. Where the noise is too
+        high to tell the nearest from the trained one, it is the trained one."""
         if self.undone is not None:
             return self.undone
-        return tuple(k if self.exact(slot, k) else None for slot, (k, _) in enumerate(self.nearest))
+        return tuple(self._held(slot, k, away) for slot, (k, away) in enumerate(self.nearest))
+
+    def _held(self, slot: int, nearest: int, away: float) -> int | None:
+        if not self.exact(slot, nearest):
+            return None
+        wanted = self.trained[slot] if slot < len(self.trained) else nearest
+        if wanted != nearest and self.exact(slot, wanted) and median_low(self.errors(slot, wanted)) <= APART * away:
+            return wanted
+        return nearest
 
     @cached_property
     def not_finite(self) -> tuple[tuple[int, int, int], ...]:

@@ -7,10 +7,8 @@ from dataclasses import dataclass, replace
 from specwire.diagnosis.align import Piece, gaps
 from specwire.diagnosis.compare import locate
 from specwire.diagnosis.distance import relative
-from specwire.diagnosis.evidence import Evidence
+from specwire.diagnosis.evidence import APART, Evidence
 
-# A second boundary this much further off than the nearest can be told from it.
-APART = 1.2
 LARGEST = 3  # differences that are shown of a slot's worst row
 
 
