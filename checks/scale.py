@@ -5,6 +5,7 @@ Cause: a multiplier of the embedding or of the residual that one side applies an
 Fix: hand on the states as training had them, without the factor.
 """
 
+from specwire.diagnosis.alterations import one_slot
 from specwire.diagnosis.case import Case
 from specwire.diagnosis.evidence import Evidence
 from specwire.diagnosis.finding import Cause
@@ -28,7 +29,8 @@ def check(evidence: Evidence) -> Cause | None:
 
 
 def _factor(evidence: Evidence, slot: int) -> float | None:
-    """The one number that the slot's rows are the golden's times, on every rank; None when there is none."""
+    """The one number that the slot's rows are the golden's times, on every rank, or on the one that is wrong alone; None
+    when there is none."""
     k = evidence.trained[slot]
     if k not in evidence.seen.boundaries or len(evidence.seen.places) < 2:
         return None
@@ -36,13 +38,19 @@ def _factor(evidence: Evidence, slot: int) -> float | None:
     factor = ((first * wanted).sum() / wanted.square().sum().clamp_min(1e-300)).item()
     if abs(factor) < 1e-9:
         return None
-    every = (evidence.captured(slot, rank).double() / factor for rank in evidence.seen.captured)
+    ranks = evidence.seen.captured if evidence.odd_rank is None else (evidence.odd_rank,)
+    every = (evidence.captured(slot, rank).double() / factor for rank in ranks)
     return factor if all(evidence.fits(states, k) for states in every) else None
+
+
+def _on_the_second(rank, states, world):
+    return one_slot(2, lambda rows: 1.05 * rows)(states, world) if rank else states
 
 
 CAUGHT = [
     Case("half of it", alter=lambda states, world: states / 2),
     Case("times the hidden size's root, in bfloat16", alter=lambda states, world: states * 32**0.5, dtype="bfloat16"),
+    Case("one slot on the second rank", ranks=2, per_rank=_on_the_second),
     Case("on both ranks", ranks=2, alter=lambda states, world: states * 3),
 ]
 CLEAN = [

@@ -10,6 +10,7 @@ from specwire.diagnosis.case import Case
 from specwire.diagnosis.embeddings import seen_embeddings
 from specwire.diagnosis.evidence import Evidence
 from specwire.diagnosis.finding import Cause
+from specwire.diagnosis.fits import near_shift
 from specwire.diagnosis.target_end import seen_end
 
 SHIFTS = (1, -1, 2, -2)
@@ -46,7 +47,9 @@ def _of_the_states(evidence: Evidence) -> Cause | None:
 def _of_the_ids(evidence: Evidence) -> Cause | None:
     """The golden's ids against its own states: its embeddings tell, since the engine was given these ids."""
     found = seen_embeddings(evidence) if evidence.off else None
-    if found is None or not found.shift:
+    if found is None:
+        return _by_nearness(evidence)
+    if not found.shift:
         return None
     return Cause(
         "certain",
@@ -55,6 +58,21 @@ def _of_the_ids(evidence: Evidence) -> Cause | None:
         f"write the golden's token_ids as its states were computed from them, {found.shift:+d} token from where they are "
         "now: look at what shifts the ids in the data (a target's labels are shifted, its inputs are not)",
         steps=1,
+    )
+
+
+def _by_nearness(evidence: Evidence) -> Cause | None:
+    """The same where the golden has no boundary 0."""
+    step = near_shift(evidence) if evidence.sample else None
+    if step is None:
+        return None
+    return Cause(
+        "likely",
+        f"no row is the golden's, and nearly each is near the golden's row t{step:+d} and far from its own: the same tokens, "
+        "in a context of one token more or less",
+        f"see whether the golden's token_ids are shifted by {step:+d} token against its states: write them as the states were "
+        "computed from them",
+        steps=3,
     )
 
 
@@ -75,7 +93,13 @@ def _rolled(by):
     return lambda states, world: states.roll(by, dims=0)
 
 
+def _shifted_ids(golden):
+    """The states of the right ids are near these, which lack the first token."""
+    return {k: (rows + 0.2 * rows.roll(1, 1)).roll(1, 0) for k, rows in golden.items()}
+
+
 CAUGHT = [
+    Case("ids shifted in the data, no embeddings in the golden", golden=_shifted_ids, known=(3, 7, 10)),
     Case("the data's last state a row late", said={}, golden=lambda golden: {**golden, 12: golden[12].roll(1, 0)}),
     Case("a row early", alter=_rolled(-1)),
     Case("two rows late", alter=_rolled(2), dtype="bfloat16"),

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 # Two tokens' rows at one boundary differ by more than this, in relative L2; the same token's in two contexts by less.
 FAR = 0.5
+# A row is rather another's when it is nearer to that one than this share of the way to its own; of most rows.
+NEARER, SHARE = 0.6, 0.8
 
 
 def is_final(evidence: Evidence, slot: int) -> bool:
@@ -142,6 +144,26 @@ def another_text(evidence: Evidence) -> Mapping[int, int] | None:
         found[prompt] = rows[first][0]
     right = any(found.get(prompt, position + 1) > position for prompt, position in places)
     return found if found and right else None
+
+
+def near_shift(evidence: Evidence) -> int | None:
+    """The step by which the golden's rows seem to be shifted, where no row fits: the states of the same tokens, each in a
+    context that is a token longer or shorter. None where the nearest rows do not say so.
+
+    Looked at in the shallowest slot, where a row is its token's more than its context's.
+    """
+    if not evidence.off or evidence.not_finite or len(evidence.lost) < len(evidence.trained) or evidence.any_row_known:
+        return None
+    slot = min(evidence.lost, key=evidence.trained.__getitem__)
+    k = evidence.trained[slot]
+    own, states = evidence.errors(slot, k), evidence.captured(slot)
+    for step in (1, -1):
+        moved = relative(states, evidence.wanted(k, step))
+        rows = [row for row, error in enumerate(moved) if error == error]  # NaN: a row that leaves its prompt
+        nearer = [row for row in rows if moved[row] < NEARER * own[row] and moved[row] < FAR < own[row]]
+        if len(rows) >= 4 and len(nearer) >= SHARE * len(rows):
+            return step
+    return None
 
 
 def _elsewhere(evidence: Evidence, slot: int, row: int) -> bool:
