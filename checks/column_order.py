@@ -11,7 +11,7 @@ from specwire.diagnosis.finding import Cause
 
 
 def check(evidence: Evidence) -> Cause | None:
-    if not evidence.off or evidence.not_finite or evidence.columns is not None or len(evidence.seen.captured) > 1:
+    if not evidence.off or evidence.not_finite or evidence.columns is not None or evidence.several:
         return None
     if any(evidence.found[slot] is not None for slot in evidence.off):
         return None  # a layer as it should be: faults with names of their own
@@ -72,6 +72,7 @@ CAUGHT = [
     Case("stacked, in bfloat16", alter=_stacked, dtype="bfloat16"),
     Case("unstacked, though they were not", alter=_unstacked),
     Case("heads across", alter=_crossed, ranks=2),
+    Case("heads across on the second rank", ranks=2, per_rank=lambda r, s, w: _crossed(s, w) if r else s),
 ]
 CLEAN = [
     Case("as trained"),

@@ -12,7 +12,7 @@ from specwire.diagnosis.fits import part_of_stream
 
 
 def check(evidence: Evidence) -> Cause | None:
-    if not evidence.off or len(evidence.seen.captured) > 1:
+    if not evidence.off or evidence.several:
         return None
     slots = [slot for slot in evidence.off if evidence.found[slot] is None]
     parts = [part_of_stream(evidence, slot, evidence.trained[slot]) for slot in slots]

@@ -101,6 +101,11 @@ class Evidence:
         rank = next(iter(self.sample.captured))
         return rank if rank != self.ranks[0] else None
 
+    @property
+    def several(self) -> bool:
+        """Whether ranks hold different rows, and the first one's are off as well: a matter between ranks, perhaps."""
+        return len(self.seen.captured) > 1 and self.odd_rank is None
+
     def of_rank(self, rank: int) -> tuple[Piece, ...]:
         """The pieces of one rank that were compared, in the order of `pieces`, which are the first rank's."""
         return tuple(self.by_rank.get(rank, self.pieces))
