@@ -495,6 +495,9 @@ def test_patch_takes_the_diff(tmp_path, monkeypatch, ends):
             "w = 5",
         ]
     )
+    path.write_bytes(text.encode() + f"# EAGLE3_DEBUG: remove me{ends}".encode())
+    result = run([path.name, "--diff"])
+    assert "[LEFT] mödel.py:16: w = 5# EAGLE3_DEBUG" in result.stderr and "[LEFT]" not in result.stdout
     path.write_bytes(text.encode())
     patch = run([path.name, "--diff"]).stdout_bytes
     subprocess.run(["patch", "-p1", "--binary"], input=patch, check=True, capture_output=True)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
+from collections.abc import Callable
 
 import click
 
@@ -68,8 +69,9 @@ def command(paths, python, check, envs, tags, excludes, force, wait, as_json, sh
         options.emit(_document(planned, changed, judged))
     elif show_diff:
         _show_diff(changed)
+        _print(planned, judged, lambda line: options.note(line, quiet) if not line.startswith("[OK]") else None)
     else:
-        _print(planned, judged)
+        _print(planned, judged, options.say)
     options.note(_summary(planned, changed, judged), quiet)
     if check and changed:
         return FINDING
@@ -96,20 +98,18 @@ def _show_diff(changed) -> None:
     sys.stdout.buffer.flush()
 
 
-def _print(planned, judged: bool) -> None:
+def _print(planned, judged: bool, say: Callable[[str], None]) -> None:
     word = "would remove" if judged else "removed"
     for _, why in planned.unread:
-        options.say(f"inconclusive: {why}")
+        say(f"inconclusive: {why}")
     for plan in planned.plans:
         for piece in plan.gone:
-            options.say(f"[OK] {plan.name}:{piece.line}: {word} {piece.kind}: {piece.text}")
+            say(f"[OK] {plan.name}:{piece.line}: {word} {piece.kind}: {piece.text}")
         for piece in plan.left:
             if piece.kind != "tap":
-                options.say(f"[LEFT] {plan.name}:{piece.line}: {piece.text} - {piece.why}")
+                say(f"[LEFT] {plan.name}:{piece.line}: {piece.text} - {piece.why}")
         if taps := [str(piece.line) for piece in plan.left if piece.kind == "tap"]:
-            options.say(
-                f"[LEFT] {plan.name}: specwire's own lines ({', '.join(taps)}): `specwire remove` takes them out"
-            )
+            say(f"[LEFT] {plan.name}: specwire's own lines ({', '.join(taps)}): `specwire remove` takes them out")
 
 
 def _summary(planned, changed, judged: bool) -> str:

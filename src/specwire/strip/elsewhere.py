@@ -29,6 +29,8 @@ _MADE_UP = (
     re.compile(rb"globals\(\)\["),
     re.compile(rb"vars\([^()\n]*\)\["),
 )
+_QUESTION = re.compile(rb"def ((?:is|has)_\w+)\(")
+_PROPERTY = re.compile(rb"property\s+def (\w+)\(")
 _CLASS = re.compile(rb"class (\w+)\(([^)]*)\)")
 
 
@@ -38,16 +40,11 @@ class Neighbours:
     def __init__(self, words: Words, top: str | None = None) -> None:
         self._words = words
         self._top = os.path.abspath(top) if top else None
-        self._listed = functools.cache(lambda root: walk(root).python)
-        self.parsed = functools.cache(self._parse)
-        self.facts = functools.cache(self._facts)
         self._bytes: dict[str, bytes] = {}
         self._room = 1 << 28
-        self._stars = functools.cache(self._find_stars)
-        self._handing_on = functools.cache(self._find_handing_on)
-        self._watching = functools.cache(self._find_watching)
-        self._making_up = functools.cache(self._find_making_up)
         self.unreadable: set[str] = set()
+        for name in ("listed", "parsed", "facts", "stars", "making_up", "watching", "handing_on", "functions"):
+            setattr(self, name, functools.cache(getattr(self, name)))
 
     def of(self, path: str) -> Elsewhere:
         """What the files around one say of its names."""
@@ -55,26 +52,17 @@ class Neighbours:
         roots = {package_root(own)}
         if self._top and own.startswith(self._top + os.sep):
             roots.add(self._top)
-        return _Around(self, roots, own)
+        return _Around(self, tuple(sorted(roots)), own)
 
-    def stars(self, roots: set[str]) -> list[tuple[str, str]]:
-        return self._stars(tuple(sorted(roots)))
-
-    def making_up(self, roots: set[str]) -> tuple[str, ...]:
-        return self._making_up(tuple(sorted(roots)))
-
-    def _find_making_up(self, roots: tuple[str, ...]) -> tuple[str, ...]:
-        files = ((path, self.read(path)) for path in self.files(set(roots), ""))
+    def making_up(self, roots: tuple[str, ...]) -> tuple[str, ...]:
+        files = ((path, self.read(path)) for path in self.files(roots, ""))
         return tuple(path for path, data in files if any(made.search(data) for made in _MADE_UP))
 
-    def watching(self, roots: set[str]) -> frozenset[str]:
-        return self._watching(tuple(sorted(roots)))
-
-    def _find_watching(self, roots: tuple[str, ...]) -> frozenset[str]:
+    def watching(self, roots: tuple[str, ...]) -> frozenset[str]:
         """Classes that see each attribute that is set on their objects, and those that build on one of them."""
         found: set[str] = set()
         bases: list[tuple[str, set[str]]] = []
-        for path in self.files(set(roots), ""):
+        for path in self.files(roots, ""):
             data = self.read(path)
             for name, given in _CLASS.findall(data):
                 bases.append((name.decode(), set(re.findall(r"\w+", given.decode("utf-8", "replace")))))
@@ -84,21 +72,18 @@ class Neighbours:
             found |= more
         return frozenset(found)
 
-    def handing_on(self, roots: set[str]) -> frozenset[bytes]:
-        return self._handing_on(tuple(sorted(roots)))
-
-    def _find_stars(self, roots: tuple[str, ...]) -> list[tuple[str, str]]:
+    def stars(self, roots: tuple[str, ...]) -> list[tuple[str, str]]:
         """(module, module that it takes all names of), by their last names."""
         found = []
-        for path in self.files(set(roots), ""):
-            for given in re.findall(rb"^\s*from\s+([.\w]+)\s+import\s+\(?\s*\*", self.read(path), re.M):
+        for path in self.files(roots, ""):
+            for given in re.findall(rb"from\s+([.\w]+)\s+import\s+\(?\s*\*", self.read(path)):
                 found.append((_stem(path), given.decode("ascii", "replace").rpartition(".")[2]))
         return found
 
-    def _find_handing_on(self, roots: tuple[str, ...]) -> frozenset[bytes]:
+    def handing_on(self, roots: tuple[str, ...]) -> frozenset[bytes]:
         """Functions of the package that read all attributes of what they are given."""
         found = set()
-        for path in self.files(set(roots), ""):
+        for path in self.files(roots, ""):
             data = self.read(path)
             for hit in WHOLE.finditer(data):
                 heads = list(re.finditer(rb"^(?:async )?def ([A-Za-z_0-9]+)\(([^)]*)", data[: hit.start()], re.M))
@@ -109,11 +94,22 @@ class Neighbours:
                     found.add(heads[-1][1])
         return frozenset(found)
 
-    def files(self, roots: set[str], own: str) -> Iterator[str]:
+    def listed(self, root: str) -> list[str]:
+        return walk(root).python
+
+    def functions(self, roots: tuple[str, ...], kind: re.Pattern[bytes]) -> dict[str, list[str]]:
+        """The files that define a function, by the name that `kind` finds."""
+        found: dict[str, list[str]] = {}
+        for path in self.files(roots, ""):
+            for name in kind.findall(self.read(path)):
+                found.setdefault(name.decode(), []).append(path)
+        return found
+
+    def files(self, roots: tuple[str, ...], own: str) -> Iterator[str]:
         seen = {own}
-        for root in sorted(roots):
+        for root in roots:
             package = root == self._top or os.path.exists(os.path.join(root, "__init__.py"))
-            for path in self._listed(root) if package else _siblings(root):
+            for path in self.listed(root) if package else _siblings(root):
                 path = os.path.abspath(path)
                 if path not in seen:
                     seen.add(path)
@@ -132,7 +128,7 @@ class Neighbours:
                 self._room -= len(data)
         return data
 
-    def _parse(self, path: str) -> tuple[ast.Module, set[int]] | None:
+    def parsed(self, path: str) -> tuple[ast.Module, set[int]] | None:
         """The tree, and the ids of the debug code in it: what that reads does not count."""
         data = self.read(path)
         if path in self.unreadable:
@@ -146,7 +142,7 @@ class Neighbours:
         except (SpecwireError, RecursionError, MemoryError):
             return None
 
-    def _facts(self, path: str) -> Facts | None:
+    def facts(self, path: str) -> Facts | None:
         parsed = self.parsed(path)
         return gather(parsed[0], self._words) if parsed else None
 
@@ -154,7 +150,7 @@ class Neighbours:
 class _Around(Elsewhere):
     """The files around one, as they are asked about its names."""
 
-    def __init__(self, neighbours: Neighbours, roots: set[str], own: str) -> None:
+    def __init__(self, neighbours: Neighbours, roots: tuple[str, ...], own: str) -> None:
         self._neighbours, self._roots, self._own = neighbours, roots, own
         for name in ("reader", "whole", "whole_module", "looks", "alters", "plain", "watches", "field"):
             setattr(self, name, functools.cache(getattr(self, name)))
@@ -232,36 +228,21 @@ class _Around(Elsewhere):
         return None
 
     def looks(self, method: str) -> bool:
-        found = False
-        for facts, function in self._functions(method):
-            if facts is None or not only_looks(function, facts):
-                return False
-            found = True
-        return found
+        purities = [bool(facts) and only_looks(node, facts) for facts, node in self._defined(method, _QUESTION)]
+        return bool(purities) and all(purities)
 
     def alters(self, attribute: str) -> bool:
         """A name that is also a plain attribute of something says nothing of what is asked for here."""
-        name = re.escape(attribute.encode())
-        head = re.compile(rb"@(?:\w+\.)?(?:cached_)?property\s+def\s+" + name + rb"\b")
-        plain = re.compile(rb"(?:\.|^[ \t]+)" + name + rb"[ \t]*(?::[ \t]*\w|=[^=])", re.M)
-        files = [(path, self._neighbours.read(path)) for path in self._neighbours.files(self._roots, self._own)]
-        if not any(head.search(data) for _, data in files if attribute.encode() in data):
+        defined = self._defined(attribute, _PROPERTY)
+        if not any(is_property(node) and not (facts and only_looks(node, facts)) for facts, node in defined):
             return False
-        if any(plain.search(data) for _, data in files if attribute.encode() in data):
-            return False
-        return any(
-            is_property(function) and not (facts and only_looks(function, facts))
-            for facts, function in self._functions(attribute)
-        )
+        plain = re.compile(rb"(?:\.|^[ \t]+)" + re.escape(attribute.encode()) + rb"[ \t]*(?::[ \t]*\w|=[^=])", re.M)
+        return not any(plain.search(data) for _, data in self._holding(attribute))
 
-    def _functions(self, name: str) -> Iterator[tuple[Facts | None, ast.FunctionDef]]:
-        head = re.compile(rb"\bdef\s+" + re.escape(name.encode()) + rb"\s*\(")
-        for path in self._neighbours.files(self._roots, self._own):
-            data = self._neighbours.read(path)
-            if name.encode() not in data or head.search(data) is None:
-                continue
-            parsed = self._nodes(path)
-            if parsed is None:
+    def _defined(self, name: str, kind: re.Pattern[bytes]) -> Iterator[tuple[Facts | None, ast.FunctionDef]]:
+        """The functions of a name in other files, with what is known of the file."""
+        for path in dict.fromkeys(self._neighbours.functions(self._roots, kind).get(name, ())):
+            if path == self._own or (parsed := self._nodes(path)) is None:
                 continue
             facts = self._neighbours.facts(path)
             for node in ast.walk(parsed[0]):
