@@ -52,8 +52,8 @@ def specwire(folder: Path, *words: object, env: dict[str, str] | None = None) ->
     return done
 
 
-def found(folder: Path, secret: str, but: tuple[str, ...] = ()) -> list[str]:
-    """Files below `folder`, names among them, that hold the secret in any writing that is as good as plain."""
+def found(folder: Path, secret: str, but: tuple[str, ...] = (), names: bool = True) -> list[str]:
+    """Files below `folder`, `names` among them, that hold the secret in any writing that is as good as plain."""
     forms = {secret, json.dumps(secret)[1:-1], html.escape(secret), quote(secret), quote(secret, safe="")}
     raw = {form.encode("utf-8", "surrogatepass") for form in forms}
     raw |= {base64.b64encode(secret.encode("utf-8", "surrogatepass"))}
@@ -62,6 +62,8 @@ def found(folder: Path, secret: str, but: tuple[str, ...] = ()) -> list[str]:
         name = str(path.relative_to(folder))
         if name in but or name.startswith(("tree/", "target/", "draft/")):
             continue
-        if secret in name or (path.is_file() and not path.is_symlink() and any(f in path.read_bytes() for f in raw)):
+        if (names and secret in name) or (
+            path.is_file() and not path.is_symlink() and any(f in path.read_bytes() for f in raw)
+        ):
             places.append(name)
     return places

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from specwire.errors import SpecwireError, said
-from specwire.regular import read_text
+from specwire.regular import read_json
 from specwire.tensorfile import TensorFile, open_tensors
 
 # Where multimodal configs keep the language model's own settings.
@@ -24,10 +24,10 @@ def read_config(directory: Path | str) -> dict[str, Any]:
     if not Path(directory).is_dir():
         raise SpecwireError(f"{directory} is no directory: name the one that holds the model's config.json")
     try:
-        config = json.loads(read_text(path))
+        config = read_json(path)
     except FileNotFoundError as error:
         raise SpecwireError(f"{directory} has no config.json: it is no model directory") from error
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         raise SpecwireError(f"cannot read {path}: {said(error)}") from error
     if not isinstance(config, dict):
         raise SpecwireError(f"{path} holds no JSON object")

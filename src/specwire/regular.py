@@ -11,6 +11,7 @@ import errno
 import io
 import json
 import os
+import re
 import stat
 import tempfile
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ TEXT_LIMIT = 64 << 20  # bytes
 SOURCE_LIMIT = 8 << 20  # bytes; SGLang's largest module has half a MB, and a parser takes seventy times the source
 
 AnyPath = Path | str
+_HALF_A_PAIR = re.compile(r"\\u[dD][89a-fA-F]")  # as JSON writes one: whole pairs begin like that, too
 
 
 def open_regular(path: AnyPath, follow: bool = True) -> BinaryIO:
@@ -85,11 +87,17 @@ def read_text(path: AnyPath, errors: str = "strict", limit: int = TEXT_LIMIT) ->
 
 
 def read_json(path: AnyPath, limit: int = TEXT_LIMIT) -> Any:
-    """The document in a JSON file. Raises OSError, and ValueError when it is no JSON or nested too deeply."""
+    """The document in a JSON file. Raises OSError, and ValueError when it is no JSON, nested too deeply or no text."""
+    text = read_text(path, limit=limit)
     try:
-        return json.loads(read_text(path, limit=limit))
+        document = json.loads(text)
+        if _HALF_A_PAIR.search(text):
+            json.dumps(document, ensure_ascii=False).encode()
+        return document
     except RecursionError:
         raise ValueError("nested too deeply") from None
+    except UnicodeEncodeError:
+        raise ValueError("a text in it holds half a surrogate pair, which is no character") from None
 
 
 def read_ending(path: AnyPath, limit: int = TEXT_LIMIT) -> str:

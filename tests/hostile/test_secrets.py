@@ -120,7 +120,7 @@ def test_the_driver_gets_the_very_words(tmp_path, monkeypatch):
     assert SECRET not in (tmp_path / "job.json").read_text()
     for name, value in handed.items():
         monkeypatch.setenv(name, value)
-    assert driver._whole(json.loads((tmp_path / "job.json").read_text())["argv"]) == argv
+    assert driver._whole(json.loads((tmp_path / "job.json").read_text()))["argv"] == argv
     assert not set(handed) & set(os.environ)
 
 

@@ -10,7 +10,7 @@ import click
 
 from specwire.cli import _options
 from specwire.errors import SpecwireError, said
-from specwire.regular import read_text
+from specwire.regular import read_json
 
 
 @click.group("golden")
@@ -194,7 +194,7 @@ def _show(path: Path, as_json: bool) -> None:
 
 def _read_prompts(path: Path) -> list[list[int]]:
     try:
-        found: Any = json.loads(read_text(path))
+        found: Any = read_json(path)
     except (OSError, ValueError, RecursionError) as error:
         raise SpecwireError(f"cannot read the prompts in {path}: {said(error)}") from error
     if (

@@ -26,7 +26,7 @@ def main(job_file: str) -> None:
     threading.Thread(target=_end_with_the_caller, daemon=True).start()
     with open(job_file, encoding="utf-8") as file:
         job = json.load(file)
-    job["argv"] = _whole(job["argv"])
+    job = _whole(job)
     started = time.monotonic()
     if job["fork"]:
         _accept_newer_transformers()
@@ -59,11 +59,19 @@ def main(job_file: str) -> None:
     os._exit(0)  # the interpreter would take seconds to unwind what is about to be killed anyway
 
 
-def _whole(argv: list[str]) -> list[str]:
-    """The arguments with the words that were handed over apart from the job, which is a file."""
+def _whole(job: dict) -> dict:
+    """The job with the words that were handed over apart from it, since it is a file."""
     for number, secret in enumerate(json.loads(os.environ.pop("SPECWIRE_HANDED", "[]"))):
-        argv = [word.replace(f"<hidden {number}>", secret) for word in argv]
-    return argv
+        job = _replaced(job, f"<hidden {number}>", secret)
+    return job
+
+
+def _replaced(value, old: str, new: str):
+    if isinstance(value, str):
+        return value.replace(old, new)
+    if isinstance(value, list):
+        return [_replaced(each, old, new) for each in value]
+    return {name: _replaced(each, old, new) for name, each in value.items()} if isinstance(value, dict) else value
 
 
 def _insist_on(root: str) -> None:

@@ -19,10 +19,19 @@ def write_job(path: Path, job: Mapping[str, Any]) -> dict[str, str]:
     Nobody else reads that environment; a file would stay, and a command line is for everybody to see.
     """
     outgoing.know_words(job["argv"])
-    secrets = outgoing.known_in(job["argv"])
-    argv = list(job["argv"])
+    secrets = outgoing.known_in([json.dumps(job), *job["argv"]])
+    whole: Any = dict(job)
     for number, secret in enumerate(secrets):
-        argv = [word.replace(secret, f"<hidden {number}>") for word in argv]
+        whole = _replaced(whole, secret, f"<hidden {number}>")
     with open_anew(path) as file:
-        file.write(json.dumps({**job, "argv": argv}).encode())
+        file.write(json.dumps(whole).encode())
     return {HANDED: json.dumps(secrets)} if secrets else {}
+
+
+def _replaced(value: Any, old: str, new: str) -> Any:
+    """The same with another word in every text of it."""
+    if isinstance(value, str):
+        return value.replace(old, new)
+    if isinstance(value, list):
+        return [_replaced(each, old, new) for each in value]
+    return {name: _replaced(each, old, new) for name, each in value.items()} if isinstance(value, dict) else value

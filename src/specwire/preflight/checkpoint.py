@@ -5,7 +5,6 @@ Sharded checkpoints are read through their index. No tensor is loaded and nothin
 
 from __future__ import annotations
 
-import json
 import sys
 from array import array
 from collections.abc import Iterable, Mapping
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from specwire.errors import SpecwireError, said
-from specwire.regular import open_regular, read_text
+from specwire.regular import open_regular, read_json
 from specwire.tensorfile import Entry, TensorFile, open_tensors
 
 INDEX = "model.safetensors.index.json"
@@ -142,7 +141,7 @@ def _weight_map(index: Path) -> dict[str, str]:
     try:
         if index.stat().st_size > INDEX_LIMIT:
             raise SpecwireError(f"{index} has more than {INDEX_LIMIT:,} bytes: no index of a checkpoint is so large.")
-        document: Any = json.loads(read_text(index))
+        document: Any = read_json(index)
     except (OSError, ValueError, RecursionError) as error:
         raise SpecwireError(f"cannot read {index}: {said(error)}. Copy the checkpoint's index again.") from error
     listed = document.get("weight_map") if isinstance(document, dict) else None

@@ -1,0 +1,211 @@
+"""What leaves is clean: nothing steers a terminal or turns the reading direction, and an error is one sentence."""
+
+import io
+import json
+import os
+import pty
+import subprocess
+import sys
+import xml.etree.ElementTree as xml
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from small_trees import make_tree
+
+from specwire import outgoing
+from specwire.outgoing import Outlet, printable, sentence, write_text
+
+HOSTILE = "\x1b]0;pwned\x07\x1b[2J\x1b[31m\u202e\u2028\x9b\r\x00\ud800"
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@given(st.text())
+def test_nothing_that_is_printed_steers(text):
+    file = io.StringIO()
+    Outlet(file).write(text)
+    assert all(char.isprintable() or char in "\n\t" for char in file.getvalue())
+    assert printable(text) == text or not all(char.isprintable() or char in "\n\t" for char in text)
+
+
+def test_colours_stay_on_a_terminal_and_nothing_else():
+    file = Terminal()
+    Outlet(file).write(f"\x1b[32mMATCH\x1b[0m {HOSTILE}")
+    shown = file.getvalue()
+    assert shown.startswith("\x1b[32mMATCH\x1b[0m ") and "\x1b]" not in shown and "\x1b[2J" not in shown
+    assert all(char not in shown for char in "\x07\u202e\u2028\x9b\r\x00\ud800")
+
+
+def test_a_bar_is_drawn_on_stderr_alone():
+    bar = "\r\x1b[2K\x1b[1A\x1b[?25l"
+    drawn, kept = Terminal(), io.StringIO()
+    Outlet(drawn, drawn=True).write(bar)
+    Outlet(kept, drawn=True).write(bar)
+    assert drawn.getvalue() == bar and "\x1b" not in kept.getvalue()
+
+
+@pytest.mark.parametrize("length", [0, 1999, 2000, 2001, 4_000_000])
+def test_a_sentence_has_an_end(length):
+    text = "a" * length + "The end says what to do."
+    shown = sentence(text)
+    assert len(shown) < 2100 and shown.endswith("what to do.") and (shown == text) == (len(text) <= 2000)
+
+
+def test_a_written_page_is_clean(tmp_path):
+    write_text(tmp_path / "page", HOSTILE + "ü\n")
+    text = (tmp_path / "page").read_bytes().decode("utf-8")
+    assert all(char.isprintable() or char == "\n" for char in text) and text.endswith("ü\n")
+
+
+def run(*words, cwd=None, env=None, stdout=subprocess.PIPE):
+    command = [sys.executable, "-m", "specwire", *map(os.fspath, words)]
+    done = subprocess.run(
+        command, cwd=cwd, env={**os.environ, **(env or {})}, stdout=stdout, stderr=subprocess.PIPE, timeout=120
+    )
+    assert b"Traceback" not in done.stderr, done.stderr.decode()
+    return done
+
+
+def odd(place: Path, kind: str) -> None:
+    """Something in a module's place."""
+    if kind == "pipe":
+        os.mkfifo(place)
+    elif kind == "zero":
+        place.symlink_to("/dev/zero")
+    elif kind == "loop":
+        place.symlink_to(place.name)
+    elif kind == "nowhere":
+        place.symlink_to("/nowhere/at/all")
+    elif kind == "directory":
+        place.mkdir()
+    elif kind == "sparse":
+        with place.open("wb") as file:
+            file.truncate(16 << 30)
+    elif kind == "secret place":
+        place.symlink_to("/proc/self/mem")
+
+
+COMMANDS = {
+    "status": ["status", "tree"],
+    "apply": ["apply", "tree", "--dry-run"],
+    "remove": ["remove", "tree", "--dry-run"],
+    "gate": ["gate", "tree"],
+    "strip": ["strip", "tree", "--check"],
+    "probes": ["probes", "--coverage", "tree"],
+    "overlay": ["apply", "tree", "--overlay", "view"],
+}
+KINDS = ["pipe", "zero", "loop", "nowhere", "directory", "sparse", "secret place"]
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *KINDS[:1],
+        "loop",
+        *(pytest.param(each, marks=pytest.mark.slow) for each in KINDS if each not in ("pipe", "loop")),
+    ],
+)
+@pytest.mark.parametrize(
+    "name", ["sglang/srt/models/x.py", *(pytest.param(each, marks=pytest.mark.slow) for each in ("sglang/version.py", "sglang/srt/models/draft_eagle3.py"))]
+)  # fmt: skip
+def test_an_odd_thing_in_a_file_s_place(tmp_path, kind, name):
+    """One sentence or a verdict, at once, whatever a tree has where a module is looked for."""
+    tree = make_tree(tmp_path / "tree")
+    tree.path(name).unlink(missing_ok=True)
+    odd(tree.path(name), kind)
+    for command, words in COMMANDS.items():
+        done = run(*words, cwd=tmp_path)
+        assert done.returncode in (0, 1, 2, 3), (command, done)
+        assert done.returncode != 2 or len(done.stderr) + len(done.stdout) > 20
+
+
+@pytest.mark.parametrize("form", ["text", "json", "sarif", "github", "junit"])
+def test_names_that_are_hostile_in_every_format(tmp_path, form):
+    for name in ("a\u202eb", "a\u2028b", "a\x1b[2Jb", "a\rb", "a\nb", "a%0Ab::c", "a\udc80b"):
+        (tmp_path / f"{name}.py").write_bytes(b"breakpoint()\n")
+    done = run("gate", ".", "--format", form, cwd=tmp_path)
+    text = done.stdout.decode("utf-8")
+    assert done.returncode == 1 and all(char.isprintable() or char == "\n" for char in text)
+    if form in ("json", "sarif"):
+        json.loads(text)
+    elif form == "junit":
+        xml.fromstring(text)
+    elif form == "github":
+        assert text.count("::error ") == len(text.splitlines()) == 7
+
+
+@pytest.mark.parametrize(
+    "words", [["golden", "show"], ["report"], ["gate"], ["status"], ["strip"], ["profile"]], ids=" ".join
+)
+@pytest.mark.parametrize(
+    "name",
+    ["x" + HOSTILE[:-1].replace("\x00", ""), "n" * 5000, "n" * 300 + "/x"],
+    ids=["steering", "long", "long part"],
+)
+def test_a_name_in_an_error(tmp_path, words, name):
+    done = run(*words, name, cwd=tmp_path)
+    assert done.returncode == 2
+    said = done.stderr.decode("utf-8")
+    assert said.startswith("specwire: ") or said.startswith("Usage: ")
+    assert len(said) < 3000 and all(char.isprintable() or char == "\n" for char in said)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["status", "tree", "--\x1b]0;x\x07"], ["stat\x1b[2Jus"], ["bench", "--rate", "\x1b[2J"]],
+    ids=["option", "command", "value"],
+)
+def test_what_was_typed_is_shown_clean(tmp_path, words):
+    done = run(*words, cwd=tmp_path)
+    assert done.returncode == 2 and b"\x1b" not in done.stderr
+
+
+def test_on_a_real_terminal(tmp_path):
+    """Colour belongs there, what a name brings along does not."""
+    master, slave = pty.openpty()
+    try:
+        done = subprocess.Popen(
+            [sys.executable, "-m", "specwire", "golden", "show", "x\x1b]0;pwned\x07"],
+            stdout=slave,
+            stderr=slave,
+            cwd=tmp_path,
+        )
+        assert done.wait(60) == 2
+        said = os.read(master, 100_000)
+    finally:
+        os.close(master)
+        os.close(slave)
+    assert b"\\x1b]0;pwned\\x07" in said and b"\x1b" not in said
+
+
+@pytest.fixture
+def full(tmp_path):
+    """A directory on a disk without room, where this machine lets us make one."""
+    place = tmp_path / "full"
+    place.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=4k", "tmpfs", place]
+    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("no file system can be mounted here")
+    (place / "fill").write_bytes(bytes(4096))
+    yield place
+    subprocess.run(["umount", place], check=True)
+
+
+def test_no_room_for_a_page(tmp_path, full):
+    from results import bench, point
+
+    (tmp_path / "bench.json").write_text(json.dumps(bench(point("baseline", 1, 2), point("draft", 1, 2, draft="d"))))
+    done = run("report", tmp_path / "bench.json", "--out", full / "r.html")
+    assert done.returncode == 2 and b"No space left on device. Make room" in done.stderr and b"r.html" in done.stderr
+    assert sorted(os.listdir(full)) == ["fill"]
+
+
+def test_nobody_reads(tmp_path):
+    with open("/dev/full", "wb") as stdout:
+        assert run("probes", stdout=stdout).returncode == 2
+    assert outgoing.clean("") == ""
