@@ -6,6 +6,8 @@ Fix: export both, or let the draft share the target's as it did in training.
 """
 
 from specwire.diagnosis.case import Case
+from specwire.diagnosis.draft_layer import AS_CONFIGURED
+from specwire.diagnosis.draft_side import OTHER_HEAD
 from specwire.diagnosis.evidence import Evidence
 from specwire.diagnosis.finding import Cause, NotSeen
 from specwire.diagnosis.hints import static_cause
@@ -34,15 +36,15 @@ def check(evidence: Evidence) -> Cause | None:
             steps=2,
         )
     try:
-        wrong = [token for token in evidence.draft.drafted if token[0] not in token[1:]]
+        head = evidence.draft.head
     except NotSeen:
         return None
-    if len(wrong) < 2 or evidence.draft.layer_run != "as configured":
+    if head.name != OTHER_HEAD or evidence.draft.layer_run != AS_CONFIGURED:
         return None
     return Cause(
         "certain",
-        f"after {len(wrong)} prefills the draft's own state is right, and the token drafted from it is "
-        f"{wrong[0][0]} where its lm_head says {wrong[0][1]}",
+        f"{head.wrong} of {head.compared} drafted tokens are not what lm_head says of the draft's own states, which are "
+        f"right: the first is {head.first.drafted} where it says {head.first.choice}",
         "load the draft's own lm_head, or share the target's if training did",
         steps=1,
     )

@@ -13,7 +13,28 @@ from specwire.diagnosis.shards import sharded
 
 
 def check(evidence: Evidence) -> Cause | None:
-    return _of_the_states(evidence) or _without_bias(evidence)
+    return _of_the_states(evidence) or _skipped(evidence) or _without_bias(evidence)
+
+
+def _skipped(evidence: Evidence) -> Cause | None:
+    """By the tap's word fc did not run, though the checkpoint has one: the width test takes the states for projected."""
+    takes = evidence.context.fc_in
+    if not takes or evidence.context.aux_off:
+        return None
+    try:
+        skipped = evidence.rounds.unprojected
+    except NotSeen:
+        return None
+    if not skipped:
+        return None
+    return Cause(
+        "certain",
+        f"fc did not run in {len(skipped)} forwards of the draft, first in {skipped[0].input}: the states are "
+        f"{skipped[0].input.width} wide, as the embeddings are, and a width test takes them for projected; the checkpoint "
+        f"has an fc that takes {takes}",
+        "use a release whose draft runs fc by its config, not by widths; or train it on more than one layer",
+        steps=1,
+    )
 
 
 def _without_bias(evidence: Evidence) -> Cause | None:
@@ -76,6 +97,7 @@ CAUGHT = [
     ),
 ]
 CLEAN = [
+    Case("a projection that ran", draft_run={}),
     Case("fc with its bias", draft_run={"bias": "there"}),
     Case("as trained", context={"draft": {}, "draft_weights": {"fc.weight": (32, 96)}}),
     Case("a slot short", slots=(3, 7)),

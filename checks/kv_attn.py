@@ -27,13 +27,13 @@ def check(evidence: Evidence) -> Cause | None:
             f"built with, and see whether {first} is the engine's chunk of a prefill",
             steps=2,
         )
-    run, errors = evidence.draft.layer_run, evidence.draft.layer_errors
-    if run is None or not run.startswith("attention"):
+    run = evidence.draft.layer.run
+    if run.name is None or not run.name.startswith("attention"):
         return None
     return Cause(
         "certain",
-        f"the draft's layer ran with {run}: so its output fits to {errors[run]:.1e}, as configured to "
-        f"{errors['as configured']:.1e}",
+        f"the draft's layer ran with {run.name}{run.where}: so its output fits to {run.error:.1e}, as configured to "
+        f"{run.configured:.1e}",
         "give the draft's attention the window of its own config (--speculative-draft-window-size), and see that "
         "its cache is written for the prompt and read back from the same slots",
         steps=1,

@@ -9,20 +9,25 @@ Fix: hand on the states as they were in training, before the norm.
 from specwire.diagnosis.alterations import one_slot
 from specwire.diagnosis.case import Case
 from specwire.diagnosis.case_world import states_of
+from specwire.diagnosis.draft_reference import EMBEDS_NORM, INNER_NORM, STATES_NORM
+from specwire.diagnosis.draft_side import BARE_HEAD
 from specwire.diagnosis.evidence import Evidence
 from specwire.diagnosis.finding import Cause, NotSeen
 from specwire.diagnosis.fits import is_final, normed
 from specwire.diagnosis.hints import static_cause
 from specwire.diagnosis.target_end import seen_end
 
+SKIPPED = [f"without {name}" for name in (EMBEDS_NORM, STATES_NORM, INNER_NORM)]
+
 
 def check(evidence: Evidence) -> Cause | None:
-    if not evidence.off:
+    if evidence.alone or not evidence.off:
         return (
             static_cause(evidence, "norm")
             or _before_fc(evidence)
             or _of_the_output(evidence)
-            or _of_the_golden_s_end(evidence)
+            or _inside(evidence)
+            or (None if evidence.alone else _of_the_golden_s_end(evidence))
         )
     fix = "hand on the states as training had them: before the norm, or with it if the golden is normed"
     for slot in evidence.off:
@@ -66,16 +71,45 @@ def _before_fc(evidence: Evidence) -> Cause | None:
 def _of_the_output(evidence: Evidence) -> Cause | None:
     """The norm of the state that the draft hands to its own next step."""
     try:
-        run, errors = evidence.draft.layer_run, evidence.draft.layer_errors
+        run = evidence.draft.layer.run
     except NotSeen:
         return None
-    if run is None or not run.endswith("norm of its output"):
+    if run.name is None or not run.name.endswith("norm of its output"):
         return None
     return Cause(
         "certain",
-        f"the draft's state for its next step came {run}: so it fits to {errors[run]:.1e}, as "
-        f"configured to {errors['as configured']:.1e}",
+        f"the draft's state for its next step came {run.name}{run.where}: so it fits to {run.error:.1e}, as "
+        f"configured to {run.configured:.1e}",
         "set norm_output in the draft's config.json as it was in training, and use a release that reads it",
+        steps=1,
+    )
+
+
+def _inside(evidence: Evidence) -> Cause | None:
+    """A norm in the draft's layer that was skipped; or one before its head, seen in the tokens."""
+    try:
+        run = evidence.draft.layer.run
+    except NotSeen:
+        return None
+    if run.name in SKIPPED:
+        return Cause(
+            "certain",
+            f"the draft's layer ran {run.name}{run.where}: so its output fits to {run.error:.1e}, as configured to "
+            f"{run.configured:.1e}",
+            "apply every norm of the draft's layer, in each of its steps",
+            steps=1,
+        )
+    try:
+        head = evidence.draft.head
+    except NotSeen:
+        return None
+    if head.name != BARE_HEAD:
+        return None
+    return Cause(
+        "certain",
+        f"{head.explained} drafted tokens are those that lm_head gives without the final norm, and not those that it "
+        "gives with it",
+        "put the draft's final norm before its head",
         steps=1,
     )
 
@@ -115,6 +149,9 @@ CAUGHT = [
     Case("the draft's norms before fc are skipped", draft_run={"norms": "skipped"}),
     Case("the draft's state is normed for its next step", draft_run={"output": "normed"}),
     Case("the draft's state is not normed for its next step", draft_run={"output": "bare"}),
+    Case("a norm of the draft's layer is skipped", draft_run={"without": INNER_NORM}),
+    Case("a norm of the draft's inputs is skipped", draft_run={"without": STATES_NORM}),
+    Case("the head takes states that were not normed", draft_run={"head_of": "bare"}),
 ]
 CLEAN = [
     Case("as trained"),

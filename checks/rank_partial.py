@@ -6,12 +6,36 @@ Fix: read them after the reduce, or do the reduce on a copy.
 """
 
 from specwire.diagnosis.case import Case
+from specwire.diagnosis.draft_ranks import STATES
 from specwire.diagnosis.evidence import Evidence
-from specwire.diagnosis.finding import Cause
+from specwire.diagnosis.finding import Cause, NotSeen
 from specwire.diagnosis.fits import sum_over_ranks
 
 
 def check(evidence: Evidence) -> Cause | None:
+    return _of_the_draft(evidence) or _of_the_target(evidence)
+
+
+def _of_the_draft(evidence: Evidence) -> Cause | None:
+    """The draft's own layer: from equal inputs each rank makes another state."""
+    try:
+        differences = evidence.draft_ranks.differences
+    except NotSeen:
+        return None
+    one = next((one for one in differences if one.what == STATES and one.event.site != "draft-input"), None)
+    if one is None:
+        return None
+    part = "fc" if one.event.site == "draft-fc" else "layer"
+    return Cause(
+        "likely",
+        f"from the same inputs the draft's {part} makes other states on rank {one.rank} than on the first, first in "
+        f"{one.event}, by {one.rel_l2:.2g}: each rank has a part, and they were not added up",
+        f"see that the draft's {part} reduces over the ranks (its output projections, reduce_results), as the target's do",
+        steps=1,
+    )
+
+
+def _of_the_target(evidence: Evidence) -> Cause | None:
     if len(evidence.seen.captured) < 2 or not evidence.off:
         return None
     held = evidence.seen.captured.values()
@@ -37,6 +61,7 @@ CAUGHT = [
     Case("all partial", ranks=2, per_rank=lambda rank, states, world: states * (0.3, 0.7)[rank]),
     Case("the branch partial, the residual whole", ranks=2, per_rank=_deferred),
     Case("the same, golden without residuals", ranks=2, per_rank=_deferred, residuals=False),
+    Case("the draft's own", ranks=2, draft_run={"by_rank": {1: {"layer": "partial"}}}),
 ]
 CLEAN = [
     Case("on one rank alone", ranks=2, per_rank=lambda rank, states, world: states * (1 - rank)),

@@ -26,13 +26,13 @@ def check(evidence: Evidence) -> Cause | None:
             "was built with, and what the engine makes of them",
             steps=2,
         )
-    run, errors = evidence.draft.layer_run, evidence.draft.layer_errors
-    if run is None or not run.startswith(("rope", "without rotary")):
+    run = evidence.draft.layer.run
+    if run.name is None or not run.name.startswith(("rope", "without rotary")):
         return None
     return Cause(
         "certain",
-        f"the draft's layer ran {run}: so its output fits to {errors[run]:.1e}, as configured (theta "
-        f"{evidence.draft.reference.theta:g}) to {errors['as configured']:.1e}",
+        f"the draft's layer ran {run.name}{run.where}: so its output fits to {run.error:.1e}, as configured (theta "
+        f"{evidence.draft.reference.theta:g}) to {run.configured:.1e}",
         "give the draft its own rotary table, with the theta of its config.json",
         steps=1,
     )

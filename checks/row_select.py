@@ -10,14 +10,38 @@ from collections.abc import Sequence
 
 from specwire.diagnosis.alterations import one_row, one_slot
 from specwire.diagnosis.case import Case
+from specwire.diagnosis.draft_handed import said_at
 from specwire.diagnosis.evidence import Evidence
-from specwire.diagnosis.finding import Cause
+from specwire.diagnosis.finding import Cause, NotSeen
+from specwire.diagnosis.hints import moved_rows
 from specwire.diagnosis.shards import sharded
 
 FIX = "gather the states by the index that the token ids were gathered by (accepted tokens, cached prefix)"
 
 
 def check(evidence: Evidence) -> Cause | None:
+    return (None if evidence.alone else _of_prefills(evidence)) or _of_later_rows(evidence)
+
+
+def _of_later_rows(evidence: Evidence) -> Cause | None:
+    """Rows that the draft got after a verification, or from its own step before; without a golden, in prefills too."""
+    try:
+        odd = moved_rows(evidence)
+    except NotSeen:
+        return None
+    if not odd:
+        return None
+    first = odd[0]
+    return Cause(
+        "certain",
+        f"{len(odd)} rows that the draft was given are not in their place: row {first.row} of "
+        f"{said_at(first.forward, first.block)} is {first.how.value}",
+        FIX,
+        steps=2,
+    )
+
+
+def _of_prefills(evidence: Evidence) -> Cause | None:
     if (short := evidence.short_events) and not sharded(evidence):
         return Cause(
             "certain",

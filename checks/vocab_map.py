@@ -6,6 +6,7 @@ Fix: export the draft with the map it was trained with.
 """
 
 from specwire.diagnosis.case import Case
+from specwire.diagnosis.draft_side import UNMAPPED
 from specwire.diagnosis.evidence import Evidence
 from specwire.diagnosis.finding import Cause
 from specwire.diagnosis.hints import static_cause
@@ -16,12 +17,12 @@ FIX = "export the draft with the d2t and t2d that it was trained with, and see t
 def check(evidence: Evidence) -> Cause | None:
     if found := static_cause(evidence, "vocab-map"):
         return found
-    wrong = [(token, mapped, own) for token, mapped, own in evidence.draft.drafted if token != mapped]
-    if wrong and all(token == own for token, _, own in wrong):
+    head = evidence.draft.head
+    if head.name == UNMAPPED:
         return Cause(
             "certain",
-            f"after {len(wrong)} prefills the draft said token {wrong[0][2]} of its own vocabulary and the engine "
-            f"took it unmapped, where d2t makes it {wrong[0][1]}",
+            f"the engine took {head.wrong} of {head.compared} drafted tokens unmapped: the first is {head.first.own} of the "
+            f"draft's own vocabulary, which d2t makes {head.first.choice}",
             FIX,
             steps=1,
         )

@@ -9,7 +9,7 @@ from math import isfinite
 
 from specwire.diagnosis.case import Case
 from specwire.diagnosis.evidence import Evidence
-from specwire.diagnosis.finding import Cause, Skipped
+from specwire.diagnosis.finding import Cause, NotSeen, Skipped
 from specwire.diagnosis.hints import static_cause
 
 FIX = "compare the checkpoint's tensor names with those the engine loads, and its path with the one you mean"
@@ -19,7 +19,7 @@ def check(evidence: Evidence) -> Cause | Skipped | None:
     if found := static_cause(evidence, "weights-random"):
         return found
     draft = evidence.draft
-    if draft.fc_run is None:
+    if _projected(evidence) and draft.fc_run is None:
         if not isfinite(draft.fc_errors["as configured"]):
             return Skipped("the draft's states are not finite")
         return Cause(
@@ -29,19 +29,27 @@ def check(evidence: Evidence) -> Cause | Skipped | None:
             FIX,
             steps=2,
         )
-    if draft.layer_run is not None:
+    run = draft.layer.run
+    if run.name is not None or not run.everywhere:
         return None
-    nearest = min(draft.layer_errors, key=draft.layer_errors.get)
-    if not isfinite(draft.layer_errors[nearest]):
+    if not isfinite(run.error):
         return Skipped("the draft's states are not finite")
     return Cause(
         "likely",
-        f"the draft's layer does not give what the checkpoint's weights make of its inputs: {nearest} is nearest, "
-        f"off by {draft.layer_errors[nearest]:.2g}",
+        f"the draft's layer does not give what the checkpoint's weights make of its inputs: {run.nearest} is nearest, "
+        f"off by {run.error:.2g}",
         f"{FIX}; if they agree, compare the layer with the trained one: the order of its two inputs, its norms' "
         "eps, its rotary settings",
         steps=3,
     )
+
+
+def _projected(evidence: Evidence) -> bool:
+    """Whether there is a run of fc to look at: a draft of one slot, or of none, has none."""
+    try:
+        return bool(evidence.draft.fc_errors)
+    except NotSeen:
+        return False
 
 
 CAUGHT = [

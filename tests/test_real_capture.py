@@ -53,9 +53,10 @@ def test_the_reference_draft_computes_what_the_engines_did(models) -> None:
     evidence = gather(open_golden(GOLDEN), open_capture(RUN / "capture"), make_context(**models))
     draft = evidence.draft
     assert draft.fc_run == draft.layer_run == "as configured"
-    assert draft.fc_errors["as configured"] < 1e-5 and draft.layer_errors["as configured"] < 1e-5
-    assert min(error for name, error in draft.layer_errors.items() if name != "as configured") > 1e-3
-    assert len(draft.drafted) == 3 and all(token == mapped for token, mapped, _ in draft.drafted)
+    errors = {name: max(found) for name, found in draft.layer.errors.items()}
+    assert draft.fc_errors["as configured"] < 1e-5 and errors["as configured"] < 1e-5
+    assert min(error for name, error in errors.items() if name != "as configured") > 1e-3
+    assert draft.tokens.compared == 3 and not draft.tokens.wrong and draft.head.name == "as configured"
 
 
 def test_its_log_matches_too() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from specwire.engine import run as engine
 from specwire.errors import SpecwireError
+from specwire.progress import silent
 from specwire.trees.tree import Tree
 from specwire.verify import Job, judged_run
 
@@ -37,7 +38,7 @@ def judged(models, out: Path, monkeypatch, left_behind: Path | None, trained=Non
 
     monkeypatch.setattr(engine, "run_engine", dies)
     job = Job(Tree.find(TREE), models.target, models.draft, GOLDEN, 1, "cpu", "python")
-    return judged_run(job, TREE, out, lambda text: None, trained=trained)
+    return judged_run(job, TREE, out, silent, trained=trained)
 
 
 def test_a_fault_in_what_was_captured_is_named(models, tmp_path, monkeypatch):

@@ -113,6 +113,11 @@ class Event:
         """The engine's numbers for the batch's requests, used again when one has ended; empty if not recorded."""
         return self._integers("req_pool_indices") or array("q")
 
+    @property
+    def totals(self) -> array:
+        """How many tokens each request has in the engine's cache, as the forward was told; empty if not recorded."""
+        return self._integers("seq_lens") or array("q")
+
     def _integers(self, name: str) -> array | None:
         entry = self.file.tensors.get(name)
         if entry is None or len(entry.shape) != 1 or entry.dtype not in ("I64", "I32"):

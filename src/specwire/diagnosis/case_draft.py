@@ -5,7 +5,10 @@ How it is run: `theta` and `window` change the layer, `own_window` is its config
 and `embed` may be "random" (the engine's are not the checkpoint's), `names` "unknown" (the MLP's, in the checkpoint),
 `nan` names the tensor of the checkpoint that holds one, or "its layer", which then comes of sound ones; `unmapped`
 leaves d2t out, `norms` and `bias` are "there" (before fc, and its own) or "skipped" (there, and not applied), `output`
-is "normed" where the config does not say so, or "bare" where it says normed.
+is "normed" where the config does not say so, or "bare" where it says normed. `without` is a part of the layer that is
+left out, `swapped` gives it its inputs in each other's place, `head_of` is what the head takes ("bare", "branch"),
+`choice` "second" takes its second best; `step_position` is added to the first step's, `handed` is what becomes of the
+state that it gets. `by_rank` has more of these for single ranks; there `layer` "partial" makes half of the state.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from specwire.capture_write import write_event
 from specwire.diagnosis.case_world import HIDDEN, LAYERS, TRAINED, VOCABULARY
-from specwire.diagnosis.draft_reference import Reference
+from specwire.diagnosis.draft_reference import Ask, Reference, Rows, Way
 from specwire.model_files import checkpoint
 from specwire.regular import read_json
 from specwire.tensorfile import write_tensors
@@ -52,6 +55,7 @@ def write_draft_run(
     first call."""
     import torch
 
+    run = {**run, **run.get("by_rank", {}).get(rank, {})}
     served, own = (
         _models(folder, run),
         Reference(checkpoint(folder / "draft"), read_json(folder / "draft" / "config.json")),
@@ -61,20 +65,32 @@ def write_draft_run(
     positions = torch.arange(len(ids))
     normed = False if run.get("norms") == "skipped" else None
     projected = served.fc(states.double(), normed, biased=run.get("bias") != "skipped")
-    last = served.last(
-        embeds.double(), projected, positions, run.get("theta", own.theta), (run.get("window", own.window),)
+    way = Way(
+        name="served",
+        theta=run.get("theta", own.theta),
+        window=run.get("window", own.window),
+        without=run.get("without", ""),
+        swapped=bool(run.get("swapped")),
     )
-    mapped, unmapped = served.choose(last, -1, 0.0)
+    asked = Ask(len(ids) - 1, tuple(range(len(ids))))
+    made, branch = served.layer(Rows(embeds.double(), projected, positions), [asked], [way])
+    last = made[0] / 2 if run.get("layer") == "partial" else made[0]
+    taken = {"bare": last, "branch": served.normed(branch[0])}.get(run.get("head_of"), served.normed(last))
+    scores = served.scores(taken)[0]
+    unmapped = int(scores.topk(2).indices[1 if run.get("choice") == "second" else 0])
+    mapped = int(served.mapped[unmapped])
     last = served.hidden_out(last, run.get("output") == "normed")  # "bare" leaves out the norm of its config
     if bad := run.get("nan"):
         projected = projected * float("nan") if bad == "fc.weight" else projected
         last = last if bad == "lm_head.weight" else last * float("nan")
-    about = {"world_size": 1}
+    about = {"world_size": rank + 1}  # the last rank knows how many there are
     batch = {
         "token_ids": torch.tensor(tokens),
         "positions": positions,
         "extend_seq_lens": torch.tensor([len(ids)]),
         "extend_prefix_lens": torch.tensor([0]),
+        "seq_lens": torch.tensor([len(ids)]),
+        "req_pool_indices": torch.tensor([prompt]),
     }
     number = 10 * prompt
     write_event(capture, rank, number, "draft-input", {"hidden_states": states, "embeds": embeds, **batch}, **about)
@@ -94,14 +110,21 @@ def write_draft_run(
         number + 3,
         "draft-input",
         {
-            "hidden_states": last.float(),
-            "embeds": embeds[:1],
+            "hidden_states": _handed(last.float(), run.get("handed")),
+            "embeds": _table("target")[torch.tensor([unmapped if run.get("unmapped") else mapped])],
             "token_ids": torch.tensor([unmapped if run.get("unmapped") else mapped]),
-            "positions": torch.tensor([len(ids)]),
+            "positions": torch.tensor([len(ids) + run.get("step_position", 0)]),
+            "seq_lens": torch.tensor([len(ids)]),
+            "req_pool_indices": torch.tensor([prompt]),
         },
         mode="DECODE",
         **about,
     )
+
+
+def _handed(state: torch.Tensor, how: str | None) -> torch.Tensor:
+    """What the next step is given of a state."""
+    return {"halved": state / 2, "zero": 0 * state}.get(how or "", state)
 
 
 def _models(folder: Path, run: Mapping[str, Any]) -> Reference:
@@ -118,6 +141,9 @@ def _models(folder: Path, run: Mapping[str, Any]) -> Reference:
             (folder / name / "config.json").write_text(json.dumps(config | layers))
     write_tensors(folder / "target" / "model.safetensors", {"model.embed_tokens.weight": _table("target")}, {})
     weights = _weights("norms" in run, "bias" in run)
+    if "head_of" in run:  # a norm without which no token is the best that is so with it
+        weights["norm.weight"] = -weights["norm.weight"]
+        weights["midlayer.mlp.down_proj.weight"] = weights["midlayer.mlp.down_proj.weight"] / 5
     here = "feed_forward" if run.get("names") == "unknown" else "mlp"
     own = {name.replace(".mlp.", f".{here}."): tensor for name, tensor in weights.items()}
     if run.get("nan") in own:

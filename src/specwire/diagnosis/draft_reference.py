@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from specwire.diagnosis.finding import NotSeen
@@ -18,12 +20,14 @@ from specwire.tensorfile import TensorFile
 if TYPE_CHECKING:
     import torch
 
+EMBEDS_NORM, STATES_NORM, INNER_NORM = "input_layernorm", "hidden_norm", "post_attention_layernorm"
+AFTER_ATTENTION, AFTER_MLP = "the residual after attention", "the residual after the MLP"
 LAYER = {
     f"{part}.weight"
     for part in (
-        "input_layernorm",
-        "hidden_norm",
-        "post_attention_layernorm",
+        EMBEDS_NORM,
+        STATES_NORM,
+        INNER_NORM,
         "mlp.gate_proj",
         "mlp.up_proj",
         "mlp.down_proj",
@@ -50,15 +54,59 @@ class NotFinite(NotSeen):
         super().__init__(f"{name} in the draft's {file.path.name} holds NaN or infinity, first in row {row}")
 
 
-@dataclass(frozen=True)
-class Variant:
+class Sees(Enum):
+    """Which rows attention sees, of those that it should."""
+
+    ALL = "all"
+    COMMITTED = "the rows that were there before, and itself"  # none of those that were drafted since
+    NOT_THE_NEWEST = "all but the newest"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Way:
     """One way to run the layer: rotary base (None: no rotation), how many tokens attention sees, the asking one
-    included (None: all before), and whether the state is normed before it is handed on (None: as configured)."""
+    included (None: all before), whether the state is normed before it is handed on (None: as configured), what is left
+    out, and whether its two inputs have changed places."""
 
     name: str
     theta: float | None
     window: int | None = None
     normed: bool | None = None
+    without: str = ""
+    swapped: bool = False
+    sees: Sees = Sees.ALL
+
+    @property
+    def inputs(self) -> tuple[str, bool]:
+        """What is done to the layer's inputs."""
+        return (self.without if self.without in (EMBEDS_NORM, STATES_NORM) else "", self.swapped)
+
+
+@dataclass(frozen=True)
+class Ask:
+    """A row whose state is to be computed: its number in a table of rows, and those that attention sees, itself last.
+    `fresh` of them, the last ones, were drafted since the target was last asked."""
+
+    row: int
+    sees: tuple[int, ...]
+    fresh: int = 1
+
+    def seen(self, way: Way) -> tuple[int, ...]:
+        rows = self.sees
+        if way.sees is Sees.COMMITTED:
+            rows = (*rows[: len(rows) - self.fresh], rows[-1])
+        elif way.sees is Sees.NOT_THE_NEWEST:
+            rows = (*rows[:-2], rows[-1])
+        return rows if way.window is None else rows[-way.window :]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A table of the draft's rows: `embeds` and `states` (after fc) [rows, hidden], `positions` [rows]."""
+
+    embeds: torch.Tensor
+    states: torch.Tensor
+    positions: torch.Tensor
 
 
 @dataclass(frozen=True)
@@ -67,6 +115,7 @@ class Reference:
 
     tensors: Mapping[str, TensorFile]
     config: Mapping[str, Any]
+    shared_head: tuple[str, TensorFile] | None = None  # the target's, where the draft was made to use it
 
     @property
     def eps(self) -> float:
@@ -109,37 +158,64 @@ class Reference:
         """How many tokens the layer's attention sees by the config, the asking one included; None for all."""
         return draft_window(self.config)
 
-    def last(
-        self,
-        embeds: torch.Tensor,
-        states: torch.Tensor,
-        positions: torch.Tensor,
-        theta: float | None,
-        windows: Sequence[int | None],
-    ) -> torch.Tensor:
-        """The stream after the draft's one layer, before its final norm, at the last token of one prompt.
-
-        Takes the prompt's rows; gives [len(windows), hidden]: one row for each number of tokens that attention
-        sees, the last one included (None: all).
-        """
+    def layer(self, rows: Rows, asks: Sequence[Ask], ways: Sequence[Way]) -> tuple[torch.Tensor, torch.Tensor]:
+        """The stream after the draft's one layer, before its final norm, and the MLP's part of it: each
+        [ways, asks, hidden]. Every weight is read once, for all of them together."""
         import torch
 
         self._check()
-        own = self._own
-        both = torch.cat(
-            [
-                self._norm(embeds, own("input_layernorm.weight")),
-                self._norm(states, own("hidden_norm.weight")),
-            ],
-            dim=-1,
+        kinds = list(dict.fromkeys(way.inputs for way in ways))
+        count = len(rows.states)
+        joined = torch.cat([self._inputs(rows, *kind) for kind in kinds])
+        asking = torch.tensor([kind * count + ask.row for kind in range(len(kinds)) for ask in asks])
+        q, k, v = (
+            self._linear(each, self._own(f"self_attn.{part}_proj.weight")).view(len(each), -1, self._head_size)
+            for part, each in (("q", joined[asking]), ("k", joined), ("v", joined))
         )
-        stream = states[-1:] + self._attention(both, positions, theta, windows)
-        inner = self._norm(stream, own("post_attention_layernorm.weight"))
-        gate = self._linear(inner, own("mlp.gate_proj.weight"))
-        return stream + self._linear(
-            torch.nn.functional.silu(gate) * self._linear(inner, own("mlp.up_proj.weight")),
-            own("mlp.down_proj.weight"),
+        turned: dict[tuple[int, float | None], tuple[torch.Tensor, torch.Tensor]] = {}
+        attended = []
+        for way in ways:
+            kind = kinds.index(way.inputs)
+            mine = slice(kind * len(asks), (kind + 1) * len(asks))
+            theirs = slice(kind * count, (kind + 1) * count)
+            if (kind, way.theta) not in turned:
+                own_positions = rows.positions[[ask.row for ask in asks]]
+                turned[kind, way.theta] = (
+                    _turned(q[mine], own_positions, way.theta),
+                    _turned(k[theirs], rows.positions, way.theta),
+                )
+            queries, keys = turned[kind, way.theta]
+            attended += [
+                self._attention(queries[number], keys, v[theirs], ask.seen(way)) for number, ask in enumerate(asks)
+            ]
+        branch = self._linear(torch.stack(attended), self._own("self_attn.o_proj.weight")).view(
+            len(ways), len(asks), -1
         )
+        own = rows.states[[ask.row for ask in asks]]
+        stream = branch + torch.stack([0 * own if way.without == AFTER_ATTENTION else own for way in ways])
+        normed = self._norm(stream, self._own(f"{INNER_NORM}.weight"))
+        inner = torch.stack(
+            [stream[i] if way.without == INNER_NORM else normed[i] for i, way in enumerate(ways)]
+        ).flatten(0, 1)
+        gate = torch.nn.functional.silu(self._linear(inner, self._own("mlp.gate_proj.weight")))
+        up = self._linear(inner, self._own("mlp.up_proj.weight"))
+        branch = self._linear(gate * up, self._own("mlp.down_proj.weight")).view(stream.shape)
+        whole = [branch[i] if way.without == AFTER_MLP else stream[i] + branch[i] for i, way in enumerate(ways)]
+        return torch.stack(whole), branch
+
+    def _inputs(self, rows: Rows, without: str, swapped: bool) -> torch.Tensor:
+        """What the layer's attention takes: [rows, 2 * hidden]."""
+        import torch
+
+        embeds = rows.embeds if without == EMBEDS_NORM else self._norm(rows.embeds, self._own(f"{EMBEDS_NORM}.weight"))
+        states = rows.states if without == STATES_NORM else self._norm(rows.states, self._own(f"{STATES_NORM}.weight"))
+        return torch.cat([states, embeds] if swapped else [embeds, states], dim=-1)
+
+    @property
+    def lacking(self) -> list[str]:
+        """The layer's norms that the checkpoint does not hold: an engine has ones in their place."""
+        norms = (EMBEDS_NORM, STATES_NORM, INNER_NORM)
+        return [name for name in norms if not self.name(self._own(f"{name}.weight"))]
 
     @property
     def norms_output(self) -> bool:
@@ -151,25 +227,32 @@ class Reference:
         normed = self.norms_output if normed is None else normed
         return self._norm(stream, "norm.weight") if normed else stream
 
-    def choose(self, stream: torch.Tensor, token: int, slack: float) -> tuple[int, int] | None:
-        """The token that the draft should say after the state `stream` [1, hidden] that it hands on, as the
-        target's id and as its own.
+    def normed(self, stream: torch.Tensor) -> torch.Tensor:
+        """The draft's final norm of a stream."""
+        return self._norm(stream, "norm.weight")
 
-        `token` itself, if its score comes within `slack` of the best in units of the scores' size; None
-        without a head.
-        """
-        if not self.name("lm_head.weight"):
-            return None
-        normed = stream if self.norms_output else self._norm(stream, "norm.weight")
-        scores = self._linear(normed, "lm_head.weight")[0]
-        best = int(scores.argmax())
-        near = (scores >= scores[best] - slack * scores.abs().max()).nonzero().flatten().tolist()
-        own = next((one for one in near if self._mapped(one) == token), best)
-        return self._mapped(own), own
+    def head_input(self, handed: torch.Tensor) -> torch.Tensor:
+        """What the head takes, from states that the draft hands on."""
+        return handed if self.norms_output else self._norm(handed, "norm.weight")
 
-    def _mapped(self, token: int) -> int:
+    def scores(self, states: torch.Tensor) -> torch.Tensor:
+        """The head's scores of normed states [rows, hidden]: [rows, the draft's own vocabulary]; NotSeen without one."""
+        if self.name("lm_head.weight"):
+            return self._linear(states, "lm_head.weight")
+        if self.shared_head is None:
+            raise NotSeen("the checkpoint has no lm_head, and the target's was not found")
+        return self._linear(states, *self.shared_head)
+
+    @cached_property
+    def mapped(self) -> torch.Tensor | None:
+        """The target's id of each of the draft's own tokens [own vocabulary]; None where they are the same."""
+        import torch
+
         name = self.name("d2t")
-        return token + int(self.tensors[name].values(name, token, 1)[0]) if name else token
+        if name is None:
+            return None
+        offsets = self.tensors[name].rows(name).flatten().long()
+        return offsets + torch.arange(len(offsets))
 
     def embeddings(self, tokens: list[int]) -> torch.Tensor | None:
         """The rows of the draft's own table; None when it has none for these tokens and shares another."""
@@ -214,46 +297,43 @@ class Reference:
         if float(self.config.get("partial_rotary_factor") or 1) != 1:
             raise NotCovered("a rotary embedding of a part of each head")
         meant = {ending: self._own(ending) for ending in LAYER}
+        norms = {f"{name}.weight" for name in (EMBEDS_NORM, STATES_NORM, INNER_NORM)}
         strange = [name for name in self._unknown() if name not in meant.values()]
         if strange:
             raise NotCovered(f"a layer with {strange[0]}")
-        missing = sorted(ending for ending, name in meant.items() if not self.name(name))
+        missing = sorted(ending for ending, name in meant.items() if ending not in norms and not self.name(name))
         if missing or self.config.get("hidden_act", "silu") != "silu":
             raise NotCovered(f"a layer without {missing[0]}" if missing else f"activation {self.config['hidden_act']}")
 
+    @property
+    def _heads(self) -> int:
+        return int(self.config["num_attention_heads"])
+
+    @property
+    def _head_size(self) -> int:
+        return int(self.config.get("head_dim") or self.config["hidden_size"] // self._heads)
+
     def _attention(
-        self, inner: torch.Tensor, positions: torch.Tensor, theta: float | None, windows: Sequence[int | None]
+        self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, seen: Sequence[int]
     ) -> torch.Tensor:
-        """The attention of the last row to all of them, once for each window: [len(windows), hidden]."""
+        """The attention of one row, [heads, size], to those that it sees: [heads * size]."""
         import torch
 
-        heads, count = int(self.config["num_attention_heads"]), len(inner)
-        size = int(self.config.get("head_dim") or self.config["hidden_size"] // heads)
-        q, k, v = (
-            self._linear(rows, self._own(f"self_attn.{part}_proj.weight")).view(len(rows), -1, size)
-            for part, rows in (("q", inner[-1:]), ("k", inner), ("v", inner))
-        )
-        if theta is not None:
-            q, k = _rotated(q, positions[-1:], theta), _rotated(k, positions, theta)
-        k, v = (x.repeat_interleave(heads // x.shape[1], dim=1) for x in (k, v))
-        scores = torch.einsum("hd,khd->hk", q[0], k) * size**-0.5
-        first = torch.tensor([0 if window is None else max(0, count - window) for window in windows])
-        hidden = torch.arange(count) < first[:, None]
-        weights = scores.masked_fill(hidden[:, None], float("-inf")).softmax(dim=-1)
-        return self._linear(torch.einsum("whk,khd->whd", weights, v).flatten(1), self._own("self_attn.o_proj.weight"))
+        each = self._heads // keys.shape[1]
+        k, v = (x[list(seen)].repeat_interleave(each, dim=1) for x in (keys, values))
+        weights = (torch.einsum("hd,khd->hk", query, k) * self._head_size**-0.5).softmax(dim=-1)
+        return torch.einsum("hk,khd->hd", weights, v).flatten()
 
     def _norm(self, x: torch.Tensor, ending: str) -> torch.Tensor:
-        return (
-            x
-            / (x.square().mean(dim=-1, keepdim=True) + self.eps).sqrt()
-            * self._rows(self._known(ending), [0], flat=True)
-        )
+        unit = x / (x.square().mean(dim=-1, keepdim=True) + self.eps).sqrt()
+        return unit * self._rows(self.name(ending), [0], flat=True) if self.name(ending) else unit
 
-    def _linear(self, x: torch.Tensor, ending: str) -> torch.Tensor:
+    def _linear(self, x: torch.Tensor, ending: str, file: TensorFile | None = None) -> torch.Tensor:
+        """`x` times a matrix of the checkpoint, or of another file."""
         import torch
 
-        name = self._known(ending)
-        file = self.tensors[name]
+        name = self._known(ending) if file is None else ending
+        file = file or self.tensors[name]
         entry = file.entry(name)
         if len(entry.shape) != 2 or entry.shape[1] != x.shape[-1]:
             raise NotCovered(f"{name} is {list(entry.shape)} for inputs {x.shape[-1]} wide")
@@ -283,10 +363,12 @@ def _finite(file: TensorFile, name: str, numbers: Sequence[int], rows: torch.Ten
     return rows
 
 
-def _rotated(x: torch.Tensor, positions: torch.Tensor, theta: float) -> torch.Tensor:
-    """Rotary embedding over halves: channel i turns with channel i + size / 2."""
+def _turned(x: torch.Tensor, positions: torch.Tensor, theta: float | None) -> torch.Tensor:
+    """Rotary embedding over halves: channel i turns with channel i + size / 2. Without a base, none."""
     import torch
 
+    if theta is None:
+        return x
     half = x.shape[-1] // 2
     speed = theta ** (-torch.arange(half, dtype=torch.float64) / half)
     angle = positions.double()[:, None] * speed

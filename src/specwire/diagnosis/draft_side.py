@@ -1,11 +1,11 @@
-"""The draft's side of a capture, step by step: embedding, projection, layer, drafted token, each from
-recorded inputs.
+"""The draft's side of a capture: embedding, projection, layer, drafted tokens, each from recorded inputs.
 
-Each step is recomputed from what the engine itself gave to it, so that a fault shows in its own step only.
+Each part is recomputed from what the engine itself gave to it, so that a fault shows in its own part only.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING
 
 from specwire.capture import Event
 from specwire.diagnosis.distance import relative
-from specwire.diagnosis.draft_reference import NotFinite, Reference, Variant
+from specwire.diagnosis.draft_layer import AS_CONFIGURED, CLEARER, TOKENS, Layer, Run, far, rounding, states_made
+from specwire.diagnosis.draft_reference import NotFinite, Reference
+from specwire.diagnosis.draft_rounds import EXTEND, PREFILL, STEP, Forward, Rounds
+from specwire.diagnosis.draft_tokens import Proposal, Tokens
 from specwire.diagnosis.finding import NotSeen
-from specwire.diagnosis.noise import ROUNDOFF
 from specwire.diagnosis.scope import Part
 from specwire.model_files import language_part, rope_theta
 from specwire.tensorfile import TensorFile
@@ -25,105 +27,209 @@ if TYPE_CHECKING:
 
     from specwire.diagnosis.evidence import Evidence
 
-PREFILLS, TOKENS = 4, 256
 UNLIKE_THE_CHECKPOINT = (
     "quantization", "speculative_draft_model_quantization", "kv_cache_dtype", "speculative_token_map",
     "speculative_draft_window_size",
 )  # fmt: skip
-# How much better another explanation must fit than the configured one.
-CLEARER = 2.0
+FORWARDS = 64  # of which embeddings and projections are looked at
+
+
+# What the head's tokens can come from, beside the configured input.
+BARE_HEAD, BRANCH_HEAD = "the states without their norm", "the MLP's branch alone"
+OTHER_HEAD, OTHER_CHOICE, UNMAPPED = "another head", "another choice", "ids of the draft's own"
+FEW = 2  # tokens that must be wrong alike
+NEAR = 5  # a token among so many best is of this head, and was chosen badly
 
 
 @dataclass(frozen=True)
-class Prefill:
-    """What one prefill of the draft left behind. `last` is the draft's own state at each request's last
-    token."""
+class HeadRun:
+    """How drafted tokens came about: as configured, or of what else. `explained` of the `wrong` ones come of it."""
 
-    input: Event
-    fc: Event | None
-    last: Event | None
-    next_tokens: tuple[int, ...]
+    name: str
+    wrong: int
+    compared: int
+    explained: int
+    first: Proposal | None
 
 
 @dataclass(frozen=True)
 class DraftSide:
-    """The first few prefills of the golden's prompts on the first rank, and the reference to hold against
-    them."""
+    """The first requests of one rank, and the reference to hold against what the draft made of them."""
 
     reference: Reference
-    prefills: tuple[Prefill, ...]
+    rounds: Rounds
     target_theta: float | None
     target_tensors: Mapping[str, TensorFile]
 
     @property
     def scope(self) -> tuple[Part, ...]:
         """What of the draft's side is compared."""
-        return (Part(name="draft", unit="prefills", seen=len(self.prefills), of=None, why="on the first rank"),)
+        made = self.layer.made if self.rounds.forwards else ()
+        kinds = {
+            kind: len({one.forward.number for one in made if one.kind == kind}) for kind in (PREFILL, EXTEND, STEP)
+        }
+        every = {kind: sum(forward.kind == kind for forward in self.rounds.forwards) for kind in kinds}
+        words = {PREFILL: ("draft", "prefills"), EXTEND: ("verified rows", "forwards"), STEP: ("draft steps", "steps")}
+        return tuple(
+            Part(
+                name=words[kind][0],
+                unit=words[kind][1],
+                seen=kinds[kind],
+                of=every[kind],
+                why="" if every[kind] else "the run has none: it ended before",
+            )
+            for kind in kinds
+        )
+
+    @cached_property
+    def layer(self) -> Layer:
+        return Layer(self.reference, tuple(states_made(self.rounds)), self.target_theta)
+
+    @cached_property
+    def tokens(self) -> Tokens:
+        return Tokens(self.reference, self.rounds)
+
+    @property
+    def layer_run(self) -> str | None:
+        """How the engine ran the layer: "as configured", another way, or None when no way fits."""
+        return self.layer.run.name
 
     @cached_property
     def not_finite(self) -> tuple[bool, str] | None:
         """What holds NaN or infinity, and whether it is saved: a tensor that is computed with, else what it made."""
-        for part in ("fc_errors", "layer_errors", "drafted", "embed_errors"):
+        for look in (
+            lambda: self.fc_errors,
+            lambda: self.layer.errors,
+            lambda: self.tokens.wrong,
+            lambda: self.embed_errors,
+        ):
             try:
-                getattr(self, part)
+                look()
             except NotFinite as error:
                 return True, str(error)
             except NotSeen:
                 continue
-        for prefill in self.prefills:
+        for forward in self.looked_at:
             made = (
-                ("the output of fc", prefill.fc, "output"),
-                ("the state after the layer", prefill.last, "hidden_states"),
+                ("the output of fc", forward.fc, "output"),
+                ("the state after the layer", forward.made, "hidden_states"),
             )
             for what, event, name in made:
                 if event and not _rows(event, name).isfinite().all():
                     return False, f"{what} holds NaN or infinity ({event.dtype}), the checkpoint's tensors hold none"
         return None
 
+    @cached_property
+    def looked_at(self) -> tuple[Forward, ...]:
+        """The forwards whose embeddings and projections are looked at: those of few enough rows, the first ones."""
+        small = [
+            forward
+            for forward in self.rounds.forwards
+            if forward.input.rows <= TOKENS and "embeds" in forward.input.file.tensors
+        ]
+        return tuple(small[:FORWARDS])
+
     @property
     def fc_run(self) -> str | None:
         """How the engine ran `fc`: "as configured", another way, or None when no way gives its output."""
-        event = self._with("fc")[0].fc
-        return self._explain(self.fc_errors, event.file.entry("output").torch_name, event.file.entry("input").shape[1])
-
-    @property
-    def layer_run(self) -> str | None:
-        """How the engine ran the layer: "as configured", another way, or None when no way fits."""
-        event = self._with("last")[0].last
-        return self._explain(self.layer_errors, event.dtype, 4 * event.width)
+        event = self._projected[0].fc
+        bound = rounding(event.file.entry("output").torch_name, event.file.entry("input").shape[1])
+        best = min(self.fc_errors, key=self.fc_errors.__getitem__)
+        own = self.fc_errors[AS_CONFIGURED]
+        if own <= bound and own <= CLEARER * self.fc_errors[best] + bound / 30:
+            return AS_CONFIGURED
+        return best if self.fc_errors[best] <= bound and CLEARER * self.fc_errors[best] < own else None
 
     @cached_property
-    def drafted(self) -> tuple[tuple[int, int, int], ...]:
-        """(token drafted, the reference's, the reference's before mapping) after each prefill that a step
-        follows.
+    def head(self) -> HeadRun:
+        """What drafted tokens that are not the configured head's choice come from instead."""
+        wrong = self.tokens.wrong
+        if not wrong:
+            return HeadRun(AS_CONFIGURED, 0, self.tokens.compared, 0, None)
+        if all(one.drafted == one.own != one.choice for one in wrong):
+            return HeadRun(UNMAPPED, len(wrong), self.tokens.compared, len(wrong), wrong[0])
+        numbers = sorted({one.states for one in wrong})
+        explained = {name: self._explained(name, states, wrong) for name, states in self._head_inputs(numbers).items()}
+        best = max(explained, key=explained.__getitem__, default="")
+        found = explained.get(best, 0)
+        if found >= FEW and found == max(len(self._of(wrong, numbers)), FEW):
+            return HeadRun(best, len(wrong), self.tokens.compared, found, wrong[0])
+        return HeadRun(self._selection(wrong), len(wrong), self.tokens.compared, 0, wrong[0])
 
-        A token whose score is as good as the best one's, to within rounding, counts as the reference's.
-        """
-        found = []
-        for prefill in self._with("last"):
-            stream = _rows(prefill.last, "hidden_states")
-            for row, token in enumerate(prefill.next_tokens):
-                choice = self.reference.choose(
-                    stream[row : row + 1], token, self._bound(prefill.last.dtype, prefill.last.width)
-                )
-                if choice is not None:
-                    found.append((token, *choice))
+    def _selection(self, wrong: Sequence[Proposal]) -> str:
+        """Whether the tokens are another head's, or this one's and badly chosen: near the top, or right at other depths."""
+        at = Counter(one.depth for one in wrong)
+        right_elsewhere = any(count > at[depth] for depth, count in self.tokens.depths.items())
+        near = all(one.rank is not None and one.rank < NEAR for one in wrong)
+        return OTHER_CHOICE if right_elsewhere or near or len(wrong) < FEW else OTHER_HEAD
+
+    def _head_inputs(self, numbers: Sequence[int]) -> dict[str, tuple[list[int], torch.Tensor]]:
+        """What else the head may have taken: the states as they are, or the norm of the MLP's branch alone; each with
+        the numbers of the states that it is known for."""
+        import torch
+
+        found: dict[str, tuple[list[int], torch.Tensor]] = {}
+        if not self.reference.norms_output:
+            found[BARE_HEAD] = list(numbers), self.tokens.handed[list(numbers)]
+        try:
+            branches = self.layer.streams[1]
+        except NotSeen:
+            return found
+        places = {(one.forward.number, one.recorded): i for i, one in enumerate(self.layer.made)}
+        keys = [(forward.number, row) for forward, row in self.tokens.places]
+        known = [number for number in numbers if keys[number] in places]
+        if known:
+            rows = torch.stack([branches[places[keys[number]]] for number in known])
+            found[BRANCH_HEAD] = known, self.reference.normed(rows)
+        return found
+
+    def _explained(self, name: str, states: tuple[list[int], torch.Tensor], wrong: Sequence[Proposal]) -> int:
+        """How many of the wrong tokens the head chooses of these states; 0 when it is not all of those that it can tell."""
+        numbers, rows = states
+        scores = self.reference.scores(rows)
+        told = self._of(wrong, numbers)
+        right = sum(self.tokens.chosen(one.drafted, scores[numbers.index(one.states)]) for one in told)
+        return right if right == len(told) else 0
+
+    @staticmethod
+    def _of(wrong: Sequence[Proposal], numbers: Sequence[int]) -> list[Proposal]:
+        return [one for one in wrong if one.states in numbers]
+
+    @cached_property
+    def _projected(self) -> tuple[Forward, ...]:
+        found = tuple(
+            forward
+            for forward in self.looked_at
+            if forward.fc is not None and forward.fc.about.get("fc_ran") and forward.fc.states == "input"
+        )
         if not found:
-            raise NotSeen(
-                "no drafted token can be recomputed: no step of the draft after a prefill, or no lm_head in "
-                "the checkpoint"
-            )
-        return tuple(found)
+            raise NotSeen("no draft-fc event was captured in which fc ran")
+        return found
+
+    @cached_property
+    def fc_errors(self) -> dict[str, float]:
+        """The worst row's relative error of `fc`: as configured, with or without the norms before it, and without
+        its bias."""
+        import torch
+
+        runs: dict[str, dict[str, bool]] = {AS_CONFIGURED: {}}
+        if self.reference.has_norms():
+            runs |= {"with the norms": {"normed": True}, "without the norms": {"normed": False}}
+        if self.reference.name("fc.bias"):
+            runs["without its bias"] = {"biased": False}
+        states = torch.cat([_rows(forward.fc, "input") for forward in self._projected])
+        output = torch.cat([_rows(forward.fc, "output") for forward in self._projected])
+        return {name: _worst(output, self.reference.fc(states, **how)) for name, how in runs.items()}
 
     @cached_property
     def embed_errors(self) -> dict[str, float]:
         """The worst relative error of the embeddings to each table that they may come from."""
         errors: dict[str, float] = {}
-        for prefill in self.prefills:
-            tokens, embeds = list(prefill.input.token_ids), _rows(prefill.input, "embeds")
+        for forward in self.looked_at:
+            tokens, embeds = list(forward.input.token_ids or ()), _rows(forward.input, "embeds")
             tables = {
-                "the draft's own": self.reference.embeddings(tokens),
-                "the target's": self._target_rows(tokens),
+                "the draft's own": self.reference.embeddings(tokens) if tokens else None,
+                "the target's": self._target_rows(tokens) if tokens else None,
             }
             for name, rows in tables.items():
                 if rows is not None and rows.shape == embeds.shape:
@@ -138,93 +244,6 @@ class DraftSide:
             return None
         return self.target_tensors[table].pick(table, tokens).double()
 
-    @cached_property
-    def fc_errors(self) -> dict[str, float]:
-        """The worst row's relative error of `fc`: as configured, with or without the norms before it, and without
-        its bias."""
-        runs: dict[str, dict[str, bool]] = {"as configured": {}}
-        if self.reference.has_norms():
-            runs |= {"with the norms": {"normed": True}, "without the norms": {"normed": False}}
-        if self.reference.name("fc.bias"):
-            runs["without its bias"] = {"biased": False}
-        errors: dict[str, float] = {}
-        for prefill in self._with("fc"):
-            states, output = _rows(prefill.fc, "input"), _rows(prefill.fc, "output")
-            for name, how in runs.items():
-                made = self.reference.fc(states, **how)
-                errors[name] = max(errors.get(name, 0.0), _worst(output, made))
-        return errors
-
-    @cached_property
-    def layer_errors(self) -> dict[str, float]:
-        """The relative error of the layer's output at the last token, for each way to run the layer."""
-        errors: dict[str, float] = {}
-        for variant in self.variants:
-            found = self._errors(variant.theta, (variant.window,), variant.normed)
-            errors[variant.name] = float(found.max())
-        longest = max(count for prefill in self._with("last") for _, count, _ in prefill.input.requests)
-        windows = [size for size in range(1, longest) if size != self.reference.window]
-        if windows:
-            worst = self._errors(self.reference.theta, windows, None).max(dim=0)
-            best = int(worst.values.argmin())
-            errors[_attention_to(windows[best])] = float(worst.values[best])
-        return errors
-
-    def _errors(self, theta: float | None, windows: Sequence[int | None], normed: bool | None) -> torch.Tensor:
-        """[requests, windows]: how far the layer's outputs are from the reference's, run that way."""
-        import torch
-
-        errors = []
-        for prefill in self._with("last"):
-            event = prefill.input
-            embeds, positions = _rows(event, "embeds"), _rows(event, "positions")
-            states = _rows(prefill.fc, "output") if prefill.fc else self.reference.fc(_rows(event, "hidden_states"))
-            for got, (first, count, _) in zip(_rows(prefill.last, "hidden_states"), event.requests, strict=True):
-                mine = slice(first, first + count)
-                stream = self.reference.last(embeds[mine], states[mine], positions[mine], theta, windows)
-                made = self.reference.hidden_out(stream, normed)
-                errors.append(relative(got.expand_as(made), made))
-        return torch.tensor(errors, dtype=torch.float64).nan_to_num(nan=float("inf"))
-
-    @property
-    def variants(self) -> list[Variant]:
-        """Ways to run the layer, but for windows that no config names."""
-        own, window = self.reference.theta, self.reference.window
-        others = {theta for theta in (self.target_theta, 10000.0, 500000.0, 1000000.0) if theta and theta != own}
-        return [
-            Variant("as configured", own, window),
-            *(Variant(f"rope theta {theta:g}", theta, window) for theta in sorted(others)),
-            Variant("without rotary embedding", None, window),
-            *([Variant("attention to all tokens before", own)] if window else []),
-            Variant("without the norm of its output", own, window, normed=False)
-            if self.reference.norms_output
-            else Variant("with a norm of its output", own, window, normed=True),
-        ]
-
-    def _bound(self, dtype: str, width: int) -> float:
-        """What rounding may cost in one projection, or in one layer; derived, not measured."""
-        return 16 * ROUNDOFF.get(dtype, 2.0**-8) / 2 + 4 * ROUNDOFF["float32"] * width**0.5
-
-    def _explain(self, errors: dict[str, float], dtype: str, width: int) -> str | None:
-        """The name of the run that the engine did: "as configured", another, or None when none fits."""
-        bound = self._bound(dtype, width)
-        best = min(errors, key=errors.get)
-        own = errors["as configured"]
-        if own <= bound and own <= CLEARER * errors[best] + bound / 30:
-            return "as configured"
-        return best if errors[best] <= bound and CLEARER * errors[best] < own else None
-
-    def _with(self, part: str) -> list[Prefill]:
-        found = [prefill for prefill in self.prefills if getattr(prefill, part) is not None]
-        if not found:
-            raise NotSeen(
-                {
-                    "fc": "no draft-fc event was captured",
-                    "last": "no state of the draft's own was captured (concat-last)",
-                }[part]
-            )
-        return found
-
 
 def draft_side(evidence: Evidence) -> DraftSide:
     """The draft's side; NotSeen when the checkpoint was not given or nothing of the draft was captured."""
@@ -235,60 +254,37 @@ def draft_side(evidence: Evidence) -> DraftSide:
     changed = [name for name in UNLIKE_THE_CHECKPOINT if launch.gives(name) and launch.get(name) != "auto"]
     if changed:
         raise NotSeen(f"launched with {changed[0]}, the draft computes other than its checkpoint alone says")
-    prefills = tuple(_prefills(evidence))
-    if not prefills:
+    rounds = evidence.rounds
+    if not any(forward.kind == PREFILL and "embeds" in forward.input.file.tensors for forward in rounds.forwards):
         raise NotSeen("no prefill of the draft was captured")
     return DraftSide(
-        Reference(context.draft_tensors, context.draft),
-        prefills,
+        Reference(context.draft_tensors, context.draft, _shared_head(evidence)),
+        rounds,
         rope_theta(language_part(context.target or {})),
         context.target_tensors,
     )
 
 
-def _prefills(evidence: Evidence) -> list[Prefill]:
-    if evidence.site != "draft-input" or not evidence.pieces or evidence.capture is None:
-        return []
-    rank = evidence.pieces[0].event.rank
-    events = [event for event in evidence.capture.events if event.rank == rank]
-    known = {id(piece.event) for piece in evidence.pieces}
-    found = []
-    for place, event in enumerate(events):
-        whole = id(event) in known and event.token_ids and len(event.token_ids) == event.rows <= TOKENS
-        if not whole or any(prefix for _, _, prefix in event.requests) or "embeds" not in event.file.tensors:
-            continue
-        after = _until_next(events[place + 1 :])
-        fc = next((one for one in after if one.site == "draft-fc" and one.prefill and one.about.get("fc_ran")), None)
-        last = next(
-            (one for one in after if one.site == "concat-last" and one.prefill and one.rows == len(event.requests)),
-            None,
-        )
-        found.append(Prefill(event, fc, last, _drafted(events[place + 1 :], len(event.requests))))
-    return found[:PREFILLS]
+def _shared_head(evidence: Evidence) -> tuple[str, TensorFile] | None:
+    """The target's head, which a draft without a vocabulary of its own is given."""
+    from specwire.diagnosis.head import head_of
 
-
-def _attention_to(window: int) -> str:
-    return "attention to itself alone" if window == 1 else f"attention to the last {window} tokens alone"
-
-
-def _until_next(events: Sequence[Event]) -> list[Event]:
-    stop = next((place for place, event in enumerate(events) if event.site == "draft-input"), len(events))
-    return list(events[:stop])
-
-
-def _drafted(events: Sequence[Event], requests: int) -> tuple[int, ...]:
-    """The first tokens that were drafted after a prefill: the ids of the draft's next step, if it is a decode
-    of as many rows."""
-    step = next((event for event in events if event.site == "draft-input"), None)
-    if step is None or step.mode != "DECODE" or not step.token_ids or len(step.token_ids) != requests:
-        return ()
-    return tuple(step.token_ids)
+    if (evidence.context.draft or {}).get("draft_vocab_size") is not None:
+        return None
+    try:
+        found = head_of(evidence.context)
+    except NotSeen:
+        return None
+    return found.weight, found.tensors[found.weight]
 
 
 def _worst(rows: torch.Tensor, wanted: torch.Tensor) -> float:
-    """The worst row's relative error; a row that is not finite is as far off as can be."""
-    return max(error if error == error else float("inf") for error in relative(rows, wanted))
+    """The worst row's relative error."""
+    return max(far(error) for error in relative(rows, wanted))
 
 
 def _rows(event: Event, name: str) -> torch.Tensor:
     return event.file.rows(name).double()
+
+
+__all__ = ["DraftSide", "Run", "draft_side"]

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     import torch
 
     from specwire.diagnosis.acceptance import Acceptance
+    from specwire.diagnosis.draft_handed import Handed
+    from specwire.diagnosis.draft_ranks import Ranks
+    from specwire.diagnosis.draft_rounds import Rounds
     from specwire.diagnosis.draft_side import DraftSide
     from specwire.diagnosis.embeddings import Embeddings
     from specwire.diagnosis.self_check import SelfCheck
@@ -139,6 +142,34 @@ class Evidence:
         from specwire.diagnosis.draft_side import draft_side
 
         return draft_side(self)
+
+    @cached_property
+    def rounds(self) -> Rounds:
+        """What the first rank's draft was given, forward by forward; NotSeen for a log, which has no batches."""
+        from specwire.diagnosis.draft_rounds import rounds_of
+
+        if self.capture is None:
+            raise NotSeen("a log does not hold whole states")
+        ranks = sorted({event.rank for event in self.capture.at("draft-input")})
+        if not ranks:
+            raise NotSeen("nothing was captured at draft-input")
+        return rounds_of(self.capture, ranks[0])
+
+    @cached_property
+    def handed(self) -> Handed:
+        """What was handed to the draft, beside what was made for it."""
+        from specwire.diagnosis.draft_handed import Handed
+
+        return Handed(self.rounds)
+
+    @cached_property
+    def draft_ranks(self) -> Ranks:
+        """Every rank's draft beside the first rank's; NotSeen for a log, and where there is one rank alone."""
+        from specwire.diagnosis.draft_ranks import draft_ranks
+
+        if self.capture is None:
+            raise NotSeen("a log does not hold whole states")
+        return draft_ranks(self.capture, self.context)
 
     @cached_property
     def transcript(self) -> Transcript:

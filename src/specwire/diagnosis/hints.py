@@ -11,6 +11,7 @@ from specwire.diagnosis.finding import Cause, listed
 __all__ = ["asked_for", "layer_ids_fix", "listed", "static_cause", "told_in_vain", "usual_defaults"]
 
 if TYPE_CHECKING:
+    from specwire.diagnosis.draft_handed import Odd
     from specwire.diagnosis.evidence import Evidence
 
 
@@ -106,6 +107,22 @@ def told_in_vain(evidence: Evidence) -> Sequence[int] | None:
     ends = evidence.capture.at("forward-end") if evidence.capture else []
     none = [event for event in ends if str(event.about.get("note") or "").startswith("captured: 0")]
     return told(none)
+
+
+def moved_rows(evidence: Evidence) -> list[Odd]:
+    """Rows handed to the draft that are other rows than those made for it, or zero: after a verification and in its own
+    steps, and without a golden, which would have more to say of them, in prefills too."""
+    from specwire.diagnosis.draft_handed import How
+
+    return [one for one in odd_rows(evidence) if one.how in (How.ZERO, How.ROW, How.OTHER)]
+
+
+def odd_rows(evidence: Evidence) -> list[Odd]:
+    """Rows handed to the draft that are not those made for it, of those forwards that no golden can judge."""
+    from specwire.diagnosis.draft_rounds import EXTEND, PREFILL, STEP
+
+    odd = evidence.handed.odd
+    return [*(odd[PREFILL] if evidence.alone else ()), *odd[EXTEND], *odd[STEP]]
 
 
 def static_cause(evidence: Evidence, name: str) -> Cause | None:
