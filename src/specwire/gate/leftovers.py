@@ -78,27 +78,11 @@ def scan(
 
     A file that cannot be read or parsed leaves the verdict on the others as it is, and is named as not known.
     """
-    excluded = Excluded(excludes, base)
-    listed = [walk(path, _REMAINS) for path in paths]
-    left_out = sorted(name for each in listed for name in (*each.python, *each.others) if name in excluded)
-    if left_out:
-        listed = [Files(*([name for name in names if name not in excluded] for names in each)) for each in listed]
+    listed, left_out = _listed(paths, Excluded(excludes, base))
     files = Files(*(sum(parts, []) for parts in zip(*listed, strict=True)))
     found: list[Finding] = []
-    unknown: list[str] = []
-    for path, mine in zip(paths, listed, strict=True):
-        if len(paths) == 1 and path.endswith(_ARCHIVES) and os.path.isfile(path):  # of a commit's files some may be
-            unknown.append(f"{os.path.relpath(path, base)}: an archive, which is not looked into. Unpack it")
-        elif os.path.isdir(path) and not mine.python and not mine.others and not left_out:
-            unknown.append(f"{os.path.relpath(path, base)}: holds no Python file, so nothing was looked at")
-
-    def look(data: bytes, held: tuple[bytes, ...]) -> bool:
-        return _OURS in held or words.suspects(data, held)
-
-    held = holding(files.python, (_OURS, *NEEDLES, *words.literals()), look)
-    start = len(base) if os.path.isabs(base) else 0
-    held += holding([path for path in files.python if _FORWARDS.search(path, start)], LOGS, words.suspects)
-    for path in dict.fromkeys(held):
+    unknown = [why for path, mine in zip(paths, listed, strict=True) if (why := _unseen(path, mine, base, len(paths)))]
+    for path in _suspects(files.python, base, words):
         found += _in_file(path, os.path.relpath(path, base), words, unknown)
     folders = {os.path.dirname(path) for path in files.python} if files.others else set()
     for path in files.others:
@@ -115,6 +99,36 @@ def scan(
         tuple(os.path.relpath(path, base) for path in files.skipped),
         tuple(os.path.relpath(path, base) for path in left_out),
     )
+
+
+def _listed(paths: list[str], excluded: Excluded) -> tuple[list[Files], list[str]]:
+    """What lies below each path, and all that is left out of it."""
+    listed = [walk(path, _REMAINS) for path in paths]
+    left_out = sorted(name for each in listed for name in (*each.python, *each.others) if name in excluded)
+    if left_out:
+        listed = [Files(*([name for name in names if name not in excluded] for names in each)) for each in listed]
+    return listed, left_out
+
+
+def _unseen(path: str, files: Files, base: str, count: int) -> str | None:
+    """Why nothing can be said of a path of which nothing was looked at."""
+    if count == 1 and path.endswith(_ARCHIVES) and os.path.isfile(path):  # of a commit's files some may be
+        return f"{os.path.relpath(path, base)}: an archive, which is not looked into. Unpack it"
+    if os.path.isdir(path) and not files.python and not files.others:
+        return f"{os.path.relpath(path, base)}: holds no Python file, so nothing was looked at"
+    return None
+
+
+def _suspects(python: list[str], base: str, words: Words) -> list[str]:
+    """The files that hold a word of ours, or show hidden states in a log where the engine's forwards are."""
+
+    def look(data: bytes, held: tuple[bytes, ...]) -> bool:
+        return _OURS in held or words.suspects(data, held)
+
+    start = len(base) if os.path.isabs(base) else 0
+    forwards = [path for path in python if _FORWARDS.search(path, start)]
+    found = holding(python, (_OURS, *NEEDLES, *words.literals()), look) + holding(forwards, LOGS, words.suspects)
+    return list(dict.fromkeys(found))
 
 
 def _in_file(path: str, file: str, words: Words, unknown: list[str]) -> list[Finding]:

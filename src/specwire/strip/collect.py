@@ -14,7 +14,7 @@ from specwire.strip.words import Words
 
 
 def gather(tree: ast.Module, words: Words) -> Facts:
-    """Read a file's facts. Switches may be made of switches, so this goes on until nothing new turns up."""
+    """Read a file's facts off its syntax tree."""
     bindings = list(_bindings(tree))
     modules = {name: value for name, value in bindings if isinstance(value, str)}
     rebound = frozenset(name for name, value in bindings if not isinstance(value, str))
@@ -24,19 +24,21 @@ def gather(tree: ast.Module, words: Words) -> Facts:
     handles = {name for name, all_ in values.items() if all(_is_open(value) for value in all_)}
     names = Names(modules, rebound, frozenset(handles))
     called = {names.dotted(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)} - {None}
-    facts = Facts(words, replace(names, called=frozenset(called)))
-    facts.evidence = evidence.gather(tree)
-    facts.single = frozenset(name for name, all_ in values.items() if len(all_) == 1)
-    facts.texts = {
-        name: all_[0].value
-        for name, all_ in values.items()
-        if len(all_) == 1 and isinstance(all_[0], ast.Constant) and isinstance(all_[0].value, str)
-    }
-    facts.values = {name: all_[0] for name, all_ in values.items() if len(all_) == 1 and isinstance(all_[0], ast.expr)}
+    single = {name: all_[0] for name, all_ in values.items() if len(all_) == 1}
+    facts = Facts(words, replace(names, called=frozenset(called)), evidence=evidence.gather(tree))
+    facts.single = frozenset(single)
+    facts.texts = {name: value.value for name, value in single.items() if _is_text(value)}
+    facts.values = {name: value for name, value in single.items() if isinstance(value, ast.expr)}
+    _find_switches(tree, facts, values)
+    return facts
+
+
+def _find_switches(tree: ast.Module, facts: Facts, values: dict[str, list[ast.AST | str | None]]) -> None:
+    """Switches may be made of switches, so this goes on until nothing new turns up."""
     facts.constants = frozenset(
         name
         for name, all_ in values.items()
-        if words.is_constant(name) and all(isinstance(value, ast.Constant) for value in all_)
+        if facts.words.is_constant(name) and all(isinstance(value, ast.Constant) for value in all_)
     )
     facts.switches |= facts.constants
     classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
@@ -48,7 +50,10 @@ def gather(tree: ast.Module, words: Words) -> Facts:
         for name, all_ in values.items():
             if all(isinstance(value, ast.AST) and _is_switch_value(facts, value) for value in all_):
                 facts.switches.add(name + "()" if isinstance(all_[0], FUNCTIONS) else name)
-    return facts
+
+
+def _is_text(value: ast.AST | str | None) -> bool:
+    return isinstance(value, ast.Constant) and isinstance(value.value, str)
 
 
 def _bindings(tree: ast.Module) -> Iterator[tuple[str, ast.AST | str | None]]:

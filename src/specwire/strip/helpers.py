@@ -19,30 +19,7 @@ from specwire.strip.words import is_flag, is_own_name
 
 def with_helpers(text: Text, facts: Facts, elsewhere: Elsewhere = Elsewhere()) -> Facts:
     """`facts` with the helpers of the file. One helper may call another, so this goes on until no more turn up."""
-    facts = replace(facts, elsewhere=elsewhere, fields=fields(text.tree, elsewhere.plain))
-    methods = [
-        node
-        for owner in ast.walk(text.tree)
-        if isinstance(owner, ast.ClassDef)
-        for node in owner.body
-        if isinstance(node, FUNCTIONS)
-    ]
-    classes = [node for node in ast.walk(text.tree) if isinstance(node, ast.ClassDef)]
-    spoken = {node.id for node in ast.walk(text.tree) if isinstance(node, ast.Name) and node.id[:1].isupper()}
-    facts = replace(
-        facts,
-        watching=_watching(classes, elsewhere),
-        spoken_of=tuple(sorted(spoken - {"True", "False", "None"})),
-        carriers=dict(_carriers(text.tree)),
-        around={id(node): owner.name for owner in classes for node in ast.walk(owner) if isinstance(node, ast.Name)},
-    )
-    impure = {node.name for node in methods if not only_looks(node, facts)}
-    facts = replace(
-        facts,
-        defined=frozenset(node.name for node in methods),
-        properties=frozenset(node.name for node in methods if is_property(node)),
-        pure_methods=frozenset(node.name for node in methods) - impure,
-    )
+    facts = _with_classes(text, replace(facts, elsewhere=elsewhere, fields=fields(text.tree, elsewhere.plain)))
     functions = [
         node
         for node in text.tree.body
@@ -55,6 +32,27 @@ def with_helpers(text: Text, facts: Facts, elsewhere: Elsewhere = Elsewhere()) -
         if pure == facts.pure_helpers and said == facts.report_helpers:
             return facts
         facts = replace(facts, pure_helpers=frozenset(pure), report_helpers=frozenset(said))
+
+
+def _with_classes(text: Text, facts: Facts) -> Facts:
+    """`facts` with what the file's classes and wrappers do when they are asked."""
+    classes = [node for node in ast.walk(text.tree) if isinstance(node, ast.ClassDef)]
+    methods = [node for owner in classes for node in owner.body if isinstance(node, FUNCTIONS)]
+    spoken = {node.id for node in ast.walk(text.tree) if isinstance(node, ast.Name) and node.id[:1].isupper()}
+    facts = replace(
+        facts,
+        watching=_watching(classes, facts.elsewhere),
+        spoken_of=tuple(sorted(spoken)),
+        carriers=dict(_carriers(text.tree)),
+        around={id(node): owner.name for owner in classes for node in ast.walk(owner) if isinstance(node, ast.Name)},
+    )
+    impure = {node.name for node in methods if not only_looks(node, facts)}
+    return replace(
+        facts,
+        defined=frozenset(node.name for node in methods),
+        properties=frozenset(node.name for node in methods if is_property(node)),
+        pure_methods=frozenset(node.name for node in methods) - impure,
+    )
 
 
 def _watching(classes: list[ast.ClassDef], elsewhere: Elsewhere) -> frozenset[str]:

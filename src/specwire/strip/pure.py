@@ -81,12 +81,9 @@ def reports(call: ast.expr, facts: Facts, guarded: int) -> str | None:
         return effect(test, facts, guarded) or reports(said, facts, max(guarded, facts.guard(test, True)))
     if not isinstance(call, ast.Call):
         return effect(call, facts, guarded) if guarded else "is not known to be debug code"
-    if flag_set_by(call) is not None:
-        owner = facts.watched(call.args[0]) if guarded < SWITCHED else None
-        name = (flag_set_by(call) or "").lstrip(".")
-        if owner or (guarded < SWITCHED and (facts.fields.names.get(name) or facts.elsewhere.field(name))):
-            return f"sets {name}, which a class may see"
-        return effect(call.args[2], facts, guarded)
+    if (set_here := flag_set_by(call)) is not None:
+        noticed = _noticed(set_here.lstrip("."), call.args[0], facts) if guarded < SWITCHED else None
+        return noticed or effect(call.args[2], facts, guarded)
     helper = facts.is_report_helper(call)
     kind = report_kind(call, facts.names)
     if kind is None and not helper:
@@ -121,37 +118,48 @@ def binding_trouble(
 ) -> str | None:
     """Why an assignment may do more than bind names that belong to the debug code."""
     targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
-    for target in targets:
-        for part in ast.walk(target):
-            if isinstance(part, ast.Subscript):
-                return f"changes what {short(part.value)} holds"
-            if isinstance(part, ast.Attribute) and isinstance(part.ctx, ast.Store):
-                if not isinstance(part.value, ast.Name) and not (
-                    is_flag(part.attr) and effect(part.value, facts, guarded) is None
-                ):
-                    return f"sets an attribute of {short(part.value)}"
-                if not part.attr.startswith("_") and not is_flag(part.attr):
-                    return f"sets {short(part)}, which others may read"
+    parts = [part for target in targets for part in ast.walk(target)]
+    if why := next((why for part in parts if (why := _target_trouble(part, facts, guarded))), None):
+        return why
     if isinstance(statement, ast.AugAssign) and not facts.evidence.counts(statement.target):
         return f"may change the object {short(statement.target)} in place"
     if guarded < SWITCHED:
-        named = (part.attr for target in targets for part in ast.walk(target) if isinstance(part, ast.Attribute))
-        for name in named:
-            if owner := facts.fields.names.get(name) or facts.elsewhere.field(name):
-                return f"sets {name}, which belongs to the class {owner}"
-            if name in facts.defined or facts.elsewhere.alters(name):
-                return f"sets {name}, which is a property"
-        holders = (part.value for target in targets for part in ast.walk(target) if isinstance(part, ast.Attribute))
-        if owner := next((owner for holder in holders if (owner := facts.watched(holder))), None):
-            return f"sets an attribute, which the class {owner} may see"
-        if any(isinstance(target, (ast.Tuple, ast.List)) for target in targets):
-            if facts.evidence.uses_up(statement.value):
-                return f"walks over {short(statement.value)}, which that may use up"
+        attributes = [part for part in parts if isinstance(part, ast.Attribute)]
+        if why := next((why for part in attributes if (why := _noticed(part.attr, part.value, facts))), None):
+            return why
+        unpacked = any(isinstance(target, (ast.Tuple, ast.List)) for target in targets)
+        if unpacked and facts.evidence.uses_up(statement.value):
+            return f"walks over {short(statement.value)}, which that may use up"
     value = statement.value
     if isinstance(value, ast.Call) and facts.names.dotted(value.func) in OPENS:
         names = {name for target in targets for name in bound(target)}
         return _arguments(value, facts, guarded) if names <= facts.names.handles else "opens a file"
     return effect(value, facts, guarded) if value is not None else None
+
+
+def _target_trouble(part: ast.AST, facts: Facts, guarded: int) -> str | None:
+    """Why a part of an assignment's target is more than a name or a debug attribute."""
+    if isinstance(part, ast.Subscript):
+        return f"changes what {short(part.value)} holds"
+    if not isinstance(part, ast.Attribute) or not isinstance(part.ctx, ast.Store):
+        return None
+    ours = is_flag(part.attr)
+    if not isinstance(part.value, ast.Name) and not (ours and effect(part.value, facts, guarded) is None):
+        return f"sets an attribute of {short(part.value)}"
+    if not part.attr.startswith("_") and not ours:
+        return f"sets {short(part)}, which others may read"
+    return None
+
+
+def _noticed(name: str, holder: ast.expr, facts: Facts) -> str | None:
+    """Who notices that an attribute is set: a field is copied and shown, a property or `__setattr__` runs."""
+    if owner := facts.fields.names.get(name) or facts.elsewhere.field(name):
+        return f"sets {name}, which belongs to the class {owner}"
+    if name in facts.defined or facts.elsewhere.alters(name):
+        return f"sets {name}, which is a property"
+    if owner := facts.watched(holder):
+        return f"sets {name}, which the class {owner} may see"
+    return None
 
 
 def manager_trouble(item: ast.withitem, facts: Facts, guarded: int) -> str | None:

@@ -77,24 +77,24 @@ def _shown(call: ast.Call, function: str, facts: Facts) -> tuple[str, str] | Non
         return None
     values = [part for given in (*call.args, *call.keywords) for part in ast.walk(given)]
     texts = [part.value for part in values if isinstance(part, ast.Constant) and isinstance(part.value, str)]
-    if kind == "dump" and any(names_itself(text) for text in texts):
-        return kind, "writes a file though no debug switch is set"
     forward = function.lstrip("_").startswith(("forward", "verify", "draft", "capture"))
-    if kind == "dump" and forward and any(text.startswith("/tmp/") for text in texts):
+    if kind == "dump" and any(names_itself(text) or (forward and text.startswith("/tmp/")) for text in texts):
         return kind, "writes a file though no debug switch is set"
-    sizes = {id(part.value) for part in values if isinstance(part, ast.Attribute) and part.attr in _SIZES}
+    sizes = _sizes(values, whole_shapes=kind == "logger" and not forward)
+    states = (part for part in values if isinstance(part, (ast.Name, ast.Attribute)) and _STATES.fullmatch(_last(part)))
+    return (kind, _SHOWS) if any(id(part) not in sizes for part in states) else None
+
+
+def _sizes(values: list[ast.AST], whole_shapes: bool) -> set[int]:
+    """Ids of what a message only says the type, the device or the number of rows of, as the engine's own messages do."""
     shapes = {id(part): id(part.value) for part in values if isinstance(part, ast.Attribute) and part.attr == "shape"}
+    sizes = {id(part.value) for part in values if isinstance(part, ast.Attribute) and part.attr in _SIZES}
     for part in values:
         if isinstance(part, ast.Subscript) and id(part.value) in shapes:
             sizes.add(shapes[id(part.value)])  # `hidden_states.shape[0]`
         if isinstance(part, ast.Call) and _last(part.func) == "len":
             sizes.update(map(id, part.args))
-    if kind == "logger" and not forward:
-        sizes.update(shapes.values())
-    for part in values:
-        if isinstance(part, (ast.Name, ast.Attribute)) and _STATES.fullmatch(_last(part)) and id(part) not in sizes:
-            return kind, _SHOWS
-    return None
+    return sizes | set(shapes.values()) if whole_shapes else sizes
 
 
 def _reports(node: ast.AST, facts: Facts) -> bool:
