@@ -903,6 +903,7 @@ def test_a_handler_that_only_raises_again_is_named():
 
 OWN = {
     "rows and type alone": "def forward(self, hidden_states):\n    logger.info('%s %s', hidden_states.shape[0], hidden_states.dtype)\n",
+    "a trace by the engine's own switch": "def forward(self, hidden_states):\n    if trace_norm:\n        print(f'SGLANG_TRACE_NORM hidden={tuple(hidden_states.shape)}', flush=True)\n    return 1\n",
     "a shape outside of a forward": "def run(self, hidden_states):\n    logger.warning('%s', tuple(hidden_states.shape))\n",
     "a tag in another business": "def report(x):\n    print('[DEBUG] session finished', x)\n",
     "a comment on debugging": "def f(hidden_states):\n    # log for debugging only\n    return hidden_states\n",

@@ -18,8 +18,11 @@ _TRACE = "is no form of debug code that strip takes out"
 _NAMED = "has a name that says that it is debug code"
 _ONCE = "is a one-time guard whose body does more than report"
 _SHOWS = "shows hidden states, and nothing says that it is debug code"
+_ENGINE = ("SGLANG_", "SGL_")  # a message that begins with a switch of SGLang's own, as in Qwen 3.5 of 0.5.19
 _STATES = re.compile(r"(?:\w+_)?hidden_states?(?:_list)?|hs|aux_hidden\w*")
-_SIZES = frozenset(("dtype", "device", "stride", "ndim", "dim"))  # what the engine's own messages say of the states
+_SIZES = frozenset(
+    ("dtype", "device", "stride", "ndim", "dim", "is_contiguous")
+)  # what the engine's own messages say of the states
 
 
 def traces(tree: ast.Module, facts: Facts, gone: set[int], known: set[int]) -> Iterator[Trace]:
@@ -77,6 +80,8 @@ def _shown(call: ast.Call, function: str, facts: Facts) -> tuple[str, str] | Non
         return None
     values = [part for given in (*call.args, *call.keywords) for part in ast.walk(given)]
     texts = [part.value for part in values if isinstance(part, ast.Constant) and isinstance(part.value, str)]
+    if any(text.startswith(_ENGINE) for text in texts):
+        return None
     forward = function.lstrip("_").startswith(("forward", "verify", "draft", "capture"))
     if kind == "dump" and any(names_itself(text) or (forward and text.startswith("/tmp/")) for text in texts):
         return kind, "writes a file though no debug switch is set"
