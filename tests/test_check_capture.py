@@ -202,6 +202,7 @@ def test_what_a_graph_hid_is_said(golden: Path, folder: Path) -> None:
     document = check_capture(golden, folder)
     assert document["verdict"] == "inconclusive" and "no states" in document["why"][0]
     assert document["why"][1].startswith("taps could not look at draft-input (cuda-graph): let the engine run Python")
+    assert "--graphs off" in document["why"][1] and "specwire engine-args" in document["why"][1]
 
 
 def test_nan_is_never_a_match(golden: Path, folder: Path) -> None:

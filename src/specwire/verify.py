@@ -3,6 +3,7 @@ that the tree is what it was."""
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import stat
@@ -14,11 +15,16 @@ from typing import TYPE_CHECKING, Any
 from specwire.answers import Answers, answer, write_answers
 from specwire.diagnosis.check import EXIT, check_capture
 from specwire.diagnosis.context import make_context
+from specwire.engine.arguments import last_number
+from specwire.engine.graphs import Eager, eager
+from specwire.engine.run import resolve_device
 from specwire.errors import FAULT, FINDING, SpecwireError
 from specwire.goldens.golden import check_token_ids, open_golden
 from specwire.model_files import read_config, text_config
 from specwire.patching import marks, surgery
+from specwire.preflight.interpreter.modules import Source
 from specwire.preflight.launch import in_words
+from specwire.preflight.options import read_options
 from specwire.progress import Progress
 from specwire.regular import make_private, open_regular, read_source
 from specwire.trees.identity import model_identity, tree_identity
@@ -47,6 +53,7 @@ class Job:
     timeout: float | None = None
     tokens: tuple[tuple[int, ...], ...] = ()  # without a golden: the prompts; default ones when there is none
     new_tokens: int = 2  # the second takes one step of the draft, whose head and vocabulary map are judged too
+    graphs: str = "off"  # CUDA graphs: off, or on as launched, which hide from the taps what they replay
     batches: tuple[tuple[int, ...], ...] = ()  # numbers of prompts that are sent together; by default each alone
     drafting: bool = True  # whether the engine is given the draft at all
 
@@ -57,12 +64,30 @@ def check_job(job: Job) -> None:
     Nothing has been booted or written by then.
     """
     target = text_config(read_config(job.target))
+    _check_one_node(job)
     check_token_ids(_prompts(job), target["vocab_size"], str(job.golden or "--tokens"))
     if not read_config(job.draft).get("architectures"):
         raise SpecwireError(f"{job.draft}/config.json names no architecture: is this a draft model's directory?")
     for role, place in (("target", job.target), ("draft", job.draft)):
         if not any(place.glob("*.safetensors")) and not any(place.glob("*.bin")):
             raise SpecwireError(f"the {role}'s directory {place} holds no weights (*.safetensors or *.bin)")
+
+
+def _check_one_node(job: Job) -> None:
+    """Raises SpecwireError for a launch whose ranks are not all this run's to watch."""
+    by_hand = (
+        "Tap a view (specwire apply --overlay DIR), start it by hand with EAGLE3_DEBUG=1 and EAGLE3_CAPTURE_DIR set on "
+        "every node, bring all rank* folders into one directory, and give that to specwire check --capture"
+    )
+    nodes = last_number(job.engine_arguments, "--nnodes")
+    if nodes > 1:
+        raise SpecwireError(f"--nnodes {nodes}: one node is started and watched from here. {by_hand}.")
+    replicas = last_number(job.engine_arguments, "--dp-size", "--data-parallel-size", "--dp")
+    if replicas > 1 and "--enable-dp-attention" not in job.engine_arguments:
+        raise SpecwireError(
+            f"--dp-size {replicas} without --enable-dp-attention: replicas that each have a rank 0, whose rows would be "
+            "mixed. Leave it out: they are all alike, and one is enough to look at."
+        )
 
 
 def _prompts(job: Job) -> list[list[int]]:
@@ -126,6 +151,7 @@ def judged_run(
         document = check_run(job, out, _accepted(job, result) if accept_length is None else accept_length, trained)
     else:
         document = _before_it_died(job, out, died, accept_length, trained)
+    document["notes"] = [*document["notes"], *_eager_said(job)]
     document["run"] = run_record(job, out, result, died)
     return document
 
@@ -209,7 +235,7 @@ def _run_engine(
         [[prompts[number] for number in batch] for batch in together],
         tp=job.ranks,
         device=job.device,
-        extra_args=list(job.engine_arguments),
+        extra_args=list(as_run(job).arguments),
         env={"EAGLE3_CAPTURE_DIR": str(captures), "EAGLE3_DEBUG": "1", **boundaries, **settings},
         out=out,
         max_new_tokens=job.new_tokens,
@@ -226,6 +252,26 @@ def _run_engine(
     ]
     write_answers(captures, Answers(tuple(said), job.ranks))
     return result
+
+
+@functools.lru_cache(maxsize=4)
+def as_run(job: Job) -> Eager:
+    """The engine's arguments as they are given: on CUDA with its graphs off, unless the job wants them on."""
+    if job.graphs == "on" or resolve_device(job.device, job.python) != "cuda":
+        return Eager(job.engine_arguments, ())
+    return eager(job.engine_arguments, read_options(Source(job.tree)))
+
+
+def _eager_said(job: Job) -> list[str]:
+    """That what was judged ran without the launch's graphs, where that is so."""
+    found = as_run(job)
+    if found.arguments == job.engine_arguments:
+        return []
+    without = f"; {', '.join(found.left_out)} of the launch was left out" if found.left_out else ""
+    return [
+        "the launch's CUDA graphs were off, so that the taps run (--graphs on leaves them as launched)"
+        f"{without}: a fault of the replays alone is not seen"
+    ]
 
 
 def _layers(job: Job) -> int:
@@ -265,6 +311,7 @@ def run_record(job: Job, out: Path, result: EngineResult | None, died: EngineFai
         "golden": str(job.golden) if job.golden else None,
         "device": result.device if result else job.device,
         "engine_arguments": list(job.engine_arguments),
+        "graphs": "as launched" if as_run(job).arguments == job.engine_arguments else "off",
         "seconds": round(result.boot_seconds + result.generate_seconds, 1) if result else None,
         "died": None if died is None else str(died),
         "log": str(result.log if result else out / "engine.log"),

@@ -54,6 +54,7 @@ def job_options(function: Callable[..., Any]) -> Callable[..., Any]:
                 metavar="NAME",
                 help="Tap with this probe [default: all debug probes, and hidden-state-dump for the last two boundaries].",
             ),
+            options.graphs,
             click.option(
                 "--timeout",
                 type=click.FloatRange(min=1),
@@ -66,7 +67,9 @@ def job_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-def job_of(tree, python, engine_arguments, target, draft, golden, tokens, new_tokens, ranks, device, names, timeout):
+def job_of(
+    tree, python, engine_arguments, target, draft, golden, tokens, new_tokens, ranks, device, names, graphs, timeout
+):
     """The job that the options name. Raises SpecwireError when there is no such tree or probe."""
     from specwire.patching.surgery import chosen
     from specwire.trees.tree import Tree
@@ -89,6 +92,7 @@ def job_of(tree, python, engine_arguments, target, draft, golden, tokens, new_to
         timeout,
         tuple(tuple(options.numbers(text, "--tokens")) for text in tokens),
         new_tokens or (2 if golden else 8),
+        graphs=graphs,
     )
 
 

@@ -53,6 +53,13 @@ ranks = click.option(
     help="Ranks: GPUs, or CPU processes.",
 )
 device = click.option("--device", default="auto", show_default=True, type=click.Choice(["auto", "cuda", "cpu"]))
+graphs = click.option(
+    "--graphs",
+    default="off",
+    show_default=True,
+    type=click.Choice(["off", "on"]),
+    help="CUDA graphs: off, so that the taps run, or on, as launched.",
+)
 accept_length = click.option(
     "--accept-length", type=float, help="The acceptance length that was seen in service; a hint, never a proof."
 )

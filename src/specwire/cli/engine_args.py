@@ -19,6 +19,7 @@ from specwire.errors import OK
 @click.option("--draft", metavar="DIR", type=click.Path(path_type=Path), help="The draft model's directory.")
 @options.ranks
 @options.device
+@options.graphs
 @click.option("--cpu", is_flag=True, help="The same as --device cpu.")
 @click.option("--port", type=click.IntRange(1, 65535), metavar="N", help="The server's port [default: a free one].")
 @options.python_exe
@@ -29,6 +30,7 @@ def command(
     draft: Path | None,
     ranks: int,
     device: str,
+    graphs: str,
     cpu: bool,
     port: int | None,
     python: str | None,
@@ -37,26 +39,30 @@ def command(
     """Print the environment and the arguments with which `verify` would start the engine, for a server by hand.
 
     No cached prefix and no chunks, so that each token of a prompt passes through the model in one prefill and has its
-    row in the golden.
+    row in the golden. On CUDA graphs are off, since what they replay runs no tap.
 
     \b
     Example: specwire engine-args --cpu --target DIR --draft DIR --tp 2 > serve.sh
              specwire engine-args --target DIR --draft DIR --json
     """
     from specwire.engine import arguments
+    from specwire.engine.graphs import eager
     from specwire.engine.run import resolve_device
+    from specwire.preflight.interpreter.modules import Source
+    from specwire.preflight.options import read_options
     from specwire.trees.tree import Tree
 
     exe = python or sys.executable
     chosen = resolve_device("cpu" if cpu else device, exe)
+    found = Tree.find(tree, python)
     extra = [f"--port={port}"] if port else []
+    off = eager((), read_options(Source(found))).arguments if (chosen, graphs) == ("cuda", "off") else ()
     argv = arguments.server_arguments(
-        target.absolute(), draft and draft.absolute(), tp=ranks, device=chosen, extra=extra, tokens=0
+        target.absolute(), draft and draft.absolute(), tp=ranks, device=chosen, extra=[*extra, *off], tokens=0
     )
     if port:  # the user's comes last and wins; the one found free is only in the way
         argv = [flag for flag in argv if not flag.startswith("--port=") or flag == extra[0]]
-    root = Tree.find(tree, python).root
-    own = arguments.environment(root, ranks=arguments.rank_count(argv), device=chosen, extra={})
+    own = arguments.environment(found.root, ranks=arguments.rank_count(argv), device=chosen, extra={})
     added = {name: value for name, value in own.items() if os.environ.get(name) != value}
     words = [exe, "-m", "sglang.launch_server", *argv]
     if as_json:

@@ -246,8 +246,8 @@ def _reasons(evidence: Evidence, slots: list[Slot]) -> list[str]:
 
 
 _WAY_OUT = {
-    "cuda-graph": "let the engine run Python: specwire verify and run do (--graphs off), a server by hand needs "
-    "--disable-cuda-graph and, from 0.5.6 on, what its --help says of prefill and piecewise graphs",
+    "cuda-graph": "let the engine run Python: specwire verify and run do with --graphs off, a server by hand with the "
+    "arguments that specwire engine-args prints",
     "torch-compile": "leave --enable-torch-compile out",
     "limit": "raise EAGLE3_CAPTURE_LIMIT, or keep fewer boundaries (EAGLE3_CAPTURE_BOUNDARIES)",
     "disk": "name a directory of your own with room for the rows (EAGLE3_CAPTURE_DIR)",
@@ -260,6 +260,8 @@ def _blindness(evidence: Evidence) -> list[str]:
     sites: dict[tuple[str, str], set[str]] = {}
     for line in evidence.capture.blind:
         reason = str(line.get("reason"))
+        if reason == "error" and line.get("site") == "hidden-state-dump":
+            continue  # a stream that the engine will not show: no row that is compared comes from there
         detail = "" if reason in _WAY_OUT and reason != "disk" else str(line.get("detail"))
         sites.setdefault((reason, detail), set()).add(str(line.get("site")))
     return [

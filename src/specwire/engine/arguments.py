@@ -53,12 +53,12 @@ def server_arguments(
 
 def rank_count(argv: Sequence[str]) -> int:
     """How many ranks a command line of `server_arguments` boots: tensor ranks times pipeline stages."""
-    return _last_number(argv, "--tp-size", "--tensor-parallel-size", "--tp") * _last_number(
+    return last_number(argv, "--tp-size", "--tensor-parallel-size", "--tp") * last_number(
         argv, "--pp-size", "--pipeline-parallel-size", "--pp"
     )
 
 
-def _last_number(argv: Sequence[str], *names: str) -> int:
+def last_number(argv: Sequence[str], *names: str) -> int:
     """The value given last for an option, as `--name=1` or as `--name 1`; 1 without one."""
     found = 1
     for flag, following in zip(argv, [*argv[1:], ""]):

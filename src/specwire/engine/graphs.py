@@ -1,0 +1,50 @@
+"""CUDA graphs off, in a release's own words: a forward that is replayed runs no Python, and so no tap."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from specwire.preflight.options import Options
+
+_CONFIG = '--cuda-graph-config={"decode":{"backend":"disabled"},"prefill":{"backend":"disabled"}}'
+# What a release may have, oldest first. Decode, verification and both of the draft's graphs go by the first; prefill by
+# it, or by one of its own (0.5.10 to 0.5.13 capture it by pieces unless told); the last wins over whatever was said of
+# single phases (from 0.5.14 on).
+_OFF = (
+    ("--disable-cuda-graph", "--disable-cuda-graph"),
+    ("--disable-piecewise-cuda-graph", "--disable-piecewise-cuda-graph"),
+    ("--cuda-graph-config", _CONFIG),
+)
+# What would turn one on again, or hide Python in another way, and has no opposite to give after it.
+_ON = (
+    "--enable-piecewise-cuda-graph",
+    "--enforce-piecewise-cuda-graph",
+    "--enable-breakable-cuda-graph",
+    "--debug-cuda-graph",
+    "--enable-torch-compile",
+)
+
+
+@dataclass(frozen=True)
+class Eager:
+    """Engine arguments with which every forward runs as Python; `left_out` are those of the launch that forbid it."""
+
+    arguments: tuple[str, ...]
+    left_out: tuple[str, ...]
+
+
+def eager(arguments: Sequence[str], options: Options) -> Eager:
+    """The launch's arguments, and behind them what turns the graphs of this release off."""
+    left_out = tuple(word for word in arguments if _written_out(word, options) in _ON)
+    kept = tuple(word for word in arguments if word not in left_out)
+    return Eager((*kept, *(off for name, off in _OFF if name in options.by_name)), left_out)
+
+
+def _written_out(word: str, options: Options) -> str:
+    """The option that a word abbreviates, if it does."""
+    name = word.partition("=")[0]
+    if not name.startswith("--") or name in options.by_name:
+        return name
+    fits = {written for written in options.by_name if written.startswith(name)}
+    return next(iter(fits)) if len(fits) == 1 else name
