@@ -226,7 +226,7 @@ def test_no_tap_looks_while_any_accelerator_captures_a_graph(load, tmp_path, mon
     if asks == "the device":
         stub.is_current_stream_capturing = lambda: capturing[0]
     else:
-        module = types.SimpleNamespace(get_is_capture_mode=lambda: capturing[0])
+        module = types.SimpleNamespace(is_capture_mode=True)
         monkeypatch.setitem(sys.modules, "sglang.srt.model_executor.runner_utils.capture_mode", module)
     monkeypatch.setattr(torch, device, stub, raising=False)
 
@@ -245,7 +245,20 @@ def test_no_tap_looks_while_any_accelerator_captures_a_graph(load, tmp_path, mon
         runtime.concat("full", hidden)
     assert {line["reason"] for line in blind(tmp_path)} == {"cuda-graph"} and not files(tmp_path)
     capturing[0] = False
+    if asks == "the engine":
+        module.is_capture_mode = False
     runtime.embedding(None, hidden, input_ids=IDS)
+    assert len(files(tmp_path)) == 1
+
+
+def test_the_made_up_rows_of_a_warm_up_are_not_recorded(load, tmp_path, monkeypatch):
+    runtime = load(CAPTURE_DIR=tmp_path)
+    module = types.SimpleNamespace(is_capture_mode=True)
+    monkeypatch.setitem(sys.modules, "sglang.srt.model_executor.cuda_graph_runner", module)
+    runtime.embedding(None, torch.ones(4, 2), input_ids=IDS)
+    assert not blind(tmp_path) and not (tmp_path / "rank0").exists()
+    module.is_capture_mode = False
+    runtime.embedding(None, torch.ones(4, 2), input_ids=IDS)
     assert len(files(tmp_path)) == 1
 
 

@@ -224,8 +224,8 @@ def _tap(site, look, *args):
     try:
         if _capturing():
             _blind(site, "cuda-graph", "ran while a graph was captured; its replays are not seen")
-            return
-        look(site, *args)
+        elif not _engine_captures():  # else the warm-up before a capture, whose rows are made up
+            look(site, *args)
     except Exception as error:
         _blind(site, "error", f"{type(error).__name__}: {error}")
 
@@ -248,9 +248,8 @@ def _capturing():
 
 
 def _engine_captures():
-    """The engine's own word, for a device that cannot be asked: also true in the warm-up before a capture."""
-    modules = (sys.modules.get(name) for name in _ENGINE_CAPTURES)
-    return any(module.get_is_capture_mode() for module in modules if hasattr(module, "get_is_capture_mode"))
+    """The engine's own word: true in a capture and in the warm-up before it, not where a replay lets Python run."""
+    return any(getattr(sys.modules.get(name), "is_capture_mode", False) for name in _ENGINE_CAPTURES)
 
 
 def _compiled(site):
