@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import importlib.util
 import json
 import sys
@@ -38,6 +39,8 @@ class Model:
 @pytest.fixture(params=["emulated alone", pytest.param("SGLang's backend", marks=pytest.mark.engine)])
 def record(request, monkeypatch):
     """`record(forward)` warms up twice and captures; (graph, output, replay)."""
+    if request.param != "emulated alone":
+        module = importlib.import_module("sglang.srt.model_executor.runner_backend.full_cuda_graph_backend")
     monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: Graph.capturing is not None)
@@ -55,8 +58,6 @@ def record(request, monkeypatch):
         return graph, made, graph.replay
 
     def engine(forward):
-        from sglang.srt.model_executor.runner_backend import full_cuda_graph_backend as module
-
         for scope in ("graph_pool_capture_scope", "graph_pool_replay_scope"):
             monkeypatch.setattr(module, scope, contextlib.nullcontext)
         backend = object.__new__(module.FullCudaGraphBackend)

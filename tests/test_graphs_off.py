@@ -17,7 +17,7 @@ from specwire.engine.arguments import server_arguments
 from specwire.engine.graphs import eager
 from specwire.errors import SpecwireError
 from specwire.preflight.interpreter.modules import Source
-from specwire.preflight.options import Option, Options, read_options
+from specwire.preflight.option_source import read_options
 from specwire.trees.tree import Tree
 
 ROOT = Path(__file__).parents[1]
@@ -34,16 +34,12 @@ def llama(tmp_path_factory):
     return types.SimpleNamespace(target=folder / "target", draft=folder / "draft")
 
 
-def options(*names: str) -> Options:
-    return Options({name: Option(name[2:].replace("-", "_"), (name,), "flag") for name in names})
-
-
 def test_each_generation_is_told_in_its_own_words():
-    old = options("--disable-cuda-graph")
+    old = ("--disable-cuda-graph",)
     assert eager(("--tp=8",), old).arguments == ("--tp=8", "--disable-cuda-graph")
-    pieces = options("--disable-cuda-graph", "--disable-piecewise-cuda-graph")
+    pieces = ("--disable-cuda-graph", "--disable-piecewise-cuda-graph")
     assert eager((), pieces).arguments == ("--disable-cuda-graph", "--disable-piecewise-cuda-graph")
-    phases = options("--disable-cuda-graph", "--cuda-graph-config")
+    phases = ("--disable-cuda-graph", "--cuda-graph-config")
     given = eager(("--cuda-graph-backend-prefill", "breakable", PHASES), phases)
     assert given.left_out == () and given.arguments[:3] == ("--cuda-graph-backend-prefill", "breakable", PHASES)
     assert json.loads(given.arguments[-1].partition("=")[2]) == {
@@ -53,7 +49,7 @@ def test_each_generation_is_told_in_its_own_words():
 
 
 def test_what_would_turn_them_on_again_is_left_out_and_named():
-    known = options("--disable-cuda-graph", "--enable-torch-compile", "--enable-piecewise-cuda-graph", "--tp-size")
+    known = ("--disable-cuda-graph", "--enable-torch-compile", "--enable-piecewise-cuda-graph", "--tp-size")
     found = eager(("--enable-torch", "--tp-size", "8", "--enable-piecewise-cuda-graph"), known)
     assert found.arguments == ("--tp-size", "8", "--disable-cuda-graph")
     assert found.left_out == ("--enable-torch", "--enable-piecewise-cuda-graph")
@@ -63,9 +59,9 @@ def test_what_would_turn_them_on_again_is_left_out_and_named():
 @pytest.mark.parametrize("version", releases.versions())
 def test_no_graph_is_left_on_by_the_releases_own_classes(version, llama):
     tree = Tree.find(releases.release_tree(version))
-    known = read_options(Source(tree))
-    given = tuple(name for name in ON if name in known.by_name)
-    launches = [(), given, *([(PHASES,)] if "--cuda-graph-config" in known.by_name else [])]
+    known = read_options(Source(tree)).by_name
+    given = tuple(name for name in ON if name in known)
+    launches = [(), given, *([(PHASES,)] if "--cuda-graph-config" in known else [])]
     lines = [
         server_arguments(llama.target, llama.draft, tp=8, device="cuda", extra=extra, tokens=10)
         for launch in launches

@@ -7,7 +7,7 @@ import functools
 import hashlib
 import os
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +24,7 @@ from specwire.model_files import read_config, text_config
 from specwire.patching import marks, surgery
 from specwire.preflight.interpreter.modules import Source
 from specwire.preflight.launch import in_words
-from specwire.preflight.options import read_options
+from specwire.preflight.option_source import read_options
 from specwire.progress import Progress
 from specwire.regular import make_private, open_regular, read_source
 from specwire.trees.identity import model_identity, tree_identity
@@ -259,7 +259,11 @@ def as_run(job: Job) -> Eager:
     """The engine's arguments as they are given: on CUDA with its graphs off, unless the job wants them on."""
     if job.graphs == "on" or resolve_device(job.device, job.python) != "cuda":
         return Eager(job.engine_arguments, ())
-    return eager(job.engine_arguments, read_options(Source(job.tree)))
+    try:
+        options: Collection[str] = read_options(Source(job.tree)).by_name
+    except SpecwireError:
+        options = ("--disable-cuda-graph",)  # every release has it; what is replayed all the same, the taps will say
+    return eager(job.engine_arguments, options)
 
 
 def _eager_said(job: Job) -> list[str]:

@@ -49,14 +49,14 @@ def command(
     from specwire.engine.graphs import eager
     from specwire.engine.run import resolve_device
     from specwire.preflight.interpreter.modules import Source
-    from specwire.preflight.options import read_options
+    from specwire.preflight.option_source import read_options
     from specwire.trees.tree import Tree
 
     exe = python or sys.executable
     chosen = resolve_device("cpu" if cpu else device, exe)
     found = Tree.find(tree, python)
     extra = [f"--port={port}"] if port else []
-    off = eager((), read_options(Source(found))).arguments if (chosen, graphs) == ("cuda", "off") else ()
+    off = eager((), read_options(Source(found)).by_name).arguments if (chosen, graphs) == ("cuda", "off") else ()
     argv = arguments.server_arguments(
         target.absolute(), draft and draft.absolute(), tp=ranks, device=chosen, extra=[*extra, *off], tokens=0
     )

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-
-from specwire.preflight.options import Options
 
 _CONFIG = '--cuda-graph-config={"decode":{"backend":"disabled"},"prefill":{"backend":"disabled"}}'
 # What a release may have, oldest first. Decode, verification and both of the draft's graphs go by the first; prefill by
@@ -34,17 +32,17 @@ class Eager:
     left_out: tuple[str, ...]
 
 
-def eager(arguments: Sequence[str], options: Options) -> Eager:
-    """The launch's arguments, and behind them what turns the graphs of this release off."""
+def eager(arguments: Sequence[str], options: Collection[str]) -> Eager:
+    """The launch's arguments, and behind them what turns the graphs of a release with these `options` off."""
     left_out = tuple(word for word in arguments if _written_out(word, options) in _ON)
     kept = tuple(word for word in arguments if word not in left_out)
-    return Eager((*kept, *(off for name, off in _OFF if name in options.by_name)), left_out)
+    return Eager((*kept, *(off for name, off in _OFF if name in options)), left_out)
 
 
-def _written_out(word: str, options: Options) -> str:
+def _written_out(word: str, options: Collection[str]) -> str:
     """The option that a word abbreviates, if it does."""
     name = word.partition("=")[0]
-    if not name.startswith("--") or name in options.by_name:
+    if not name.startswith("--") or name in options:
         return name
-    fits = {written for written in options.by_name if written.startswith(name)}
+    fits = {written for written in options if written.startswith(name)}
     return next(iter(fits)) if len(fits) == 1 else name
