@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from specwire.cli import _options
+from specwire.cli._progress import Shown
 from specwire.errors import SpecwireError, said
 from specwire.regular import read_json
 
@@ -45,6 +46,9 @@ def command() -> None:
     help="Precision that will be served; the target's own by default.",
 )
 @click.option("--name", help="The target's name, to be recorded; its directory's by default.")
+@click.option(
+    "--device", default="cpu", show_default=True, type=click.Choice(["cpu", "cuda"]), help="Where layers are computed."
+)
 @_options.force
 @_options.quiet
 @_options.as_json
@@ -57,10 +61,13 @@ def build(
     boundaries: str,
     dtype: str | None,
     name: str | None,
+    device: str,
     quiet: bool,
     as_json: bool,
 ) -> None:
-    """Run the target in transformers and store every boundary.
+    """Run the target in transformers and store every boundary: one layer in memory at a time, so any size will do.
+
+    What has been computed is kept beside the file: stopped or killed, the same command goes on at that layer.
 
     Example: specwire golden build --target models/target --out target.safetensors --trained 3,31,59
     """
@@ -71,16 +78,19 @@ def build(
         if prompts:
             raise SpecwireError("give --tokens or --prompts, not both")
         prompts = _read_prompts(prompts_file)
-    build_golden(
-        target,
-        out,
-        prompts,
-        dtype=dtype,
-        trained=trained,
-        boundaries=None if boundaries == "all" else _options.numbers(boundaries, "--boundaries"),
-        name=name,
-        say=lambda text: _options.note(text, quiet),
-    )
+    with Shown(quiet) as progress:
+        build_golden(
+            target,
+            out,
+            prompts,
+            dtype=dtype,
+            trained=trained,
+            boundaries=None if boundaries == "all" else _options.numbers(boundaries, "--boundaries"),
+            name=name,
+            device=device,
+            say=lambda text: _options.note(text, quiet),
+            progress=progress,
+        )
     _show(out, as_json)
 
 
