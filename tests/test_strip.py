@@ -971,3 +971,41 @@ def test_strip_and_gate_ask_neither_torch_nor_the_engine(package):
     for words in (["strip", str(package)], ["gate", str(package)]):
         done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True)
         assert done.stdout.splitlines()[-1] == "[]", done
+
+
+COUNTER = """class M:
+    def forward(self, hidden_states, embeds):
+        if not hasattr(self, '_diag_ct'):
+            self._diag_ct = 0
+        self._diag_ct += 1
+        if self._diag_ct <= 5:
+            norm = hidden_states.float().norm().item()
+            print(f"[E3-SCALE] {norm:.3f}", flush=True)
+        return self.fc(hidden_states)
+"""
+BARE = "class M:\n    def forward(self, hidden_states, embeds):\n        return self.fc(hidden_states)\n"
+
+
+@pytest.mark.parametrize("name", ["_diag_ct", "_debug_step", "_dbg_n"])
+def test_a_counter_of_reports_goes_with_them(name):
+    text = COUNTER.replace("_diag_ct", name)
+    found = plan(text.encode(), "x.py")
+    assert found.after.decode() == BARE and not found.left
+    in_init = text.replace(f"        if not hasattr(self, '{name}'):\n            self", "        self", 1)
+    assert plan(in_init.encode(), "x.py").after.decode() == BARE
+
+
+@pytest.mark.parametrize(
+    "before, after",
+    [
+        ("        return", "        self.log(self._diag_ct)\n        return"),  # somebody reads it
+        ("self._diag_ct = 0", "self._diag_ct = self.start"),  # no number of its own
+        ("            norm =", "            self.reset()\n            norm ="),  # more than a report
+        ("<= 5:", "<= 5 and self.take():"),
+    ],
+)
+def test_a_counter_that_has_a_use_stays(before, after):
+    text = COUNTER.replace(before, after, 1)
+    found = plan(text.encode(), "x.py")
+    assert "self._diag_ct += 1" in found.after.decode() and after.strip().splitlines()[0] in found.after.decode()
+    assert found.left

@@ -10,7 +10,7 @@ from specwire.strip import evidence
 from specwire.strip.binds import FUNCTIONS, bound, plain_body
 from specwire.strip.calls import OPENS, Names
 from specwire.strip.facts import Facts
-from specwire.strip.words import Words
+from specwire.strip.words import Words, is_flag
 
 
 def gather(tree: ast.Module, words: Words) -> Facts:
@@ -29,6 +29,13 @@ def gather(tree: ast.Module, words: Words) -> Facts:
     facts.single = frozenset(single)
     facts.texts = {name: value.value for name, value in single.items() if _is_text(value)}
     facts.values = {name: value for name, value in single.items() if isinstance(value, ast.expr)}
+    facts.counters = frozenset(
+        name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.AugAssign) and facts.evidence.counts(node.target)
+        for name in bound(node.target)
+        if is_flag(name.lstrip("."))
+    )
     _find_switches(tree, facts, values)
     return facts
 

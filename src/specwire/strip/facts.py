@@ -40,6 +40,7 @@ class Facts:
     single: frozenset[str] = frozenset()  # names that the file binds exactly once
     texts: dict[str, str] = field(default_factory=dict)  # names that only ever stand for one string
     values: dict[str, ast.expr] = field(default_factory=dict)  # names that only ever stand for one expression
+    counters: frozenset[str] = frozenset()  # debug flags that numbers are added to, and that hold nothing else
     constants: frozenset[str] = frozenset()  # switches that are no more than constants: nobody knows who sets them
     evidence: Evidence = field(default_factory=Evidence)
     fields: Fields = field(default_factory=Fields)

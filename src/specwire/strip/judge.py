@@ -97,7 +97,7 @@ class Judge:
         inside = [part for statement in node.body for part in ast.walk(statement)]
         calls = [(report_kind(part, self.facts.names), part) for part in inside if isinstance(part, ast.Call)]
         said = [part for kind, part in calls if kind == "print" or (kind and is_tagged(part, self.facts))]
-        sets = any(name in flags for part in inside for name in set_by(part))
+        sets = any(name in flags for part in inside for name in set_by(part)) or flags <= self.facts.counters
         return sets and bool(said) and all(kind != "logger" or part in said for kind, part in calls)
 
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 from specwire.strip.binds import FUNCTIONS, flag_set_by, set_by
 from specwire.strip.comments import Comment, marked
-from specwire.strip.facts import Facts
+from specwire.strip.facts import Facts, one_time_flags
 from specwire.strip.judge import Judge
-from specwire.strip.pure import effect
+from specwire.strip.pure import binding_trouble, effect
 from specwire.strip.readers import Elsewhere, conflicts, loads
 from specwire.strip.select import Root, Selector
 from specwire.strip.text import Text
@@ -61,8 +61,65 @@ def orphans(
                 break
             notes[id(candidate.node)] = (candidate.node, why)
         if found is None:
-            return _outermost(roots), list(notes.values())
+            if (counter := _counter(text, facts, gone, elsewhere, held)) is None:
+                return _outermost(roots), list(notes.values())
+            roots = [*roots, *(Root((node,), "counter") for node in counter)]
+            continue
         roots = [*roots, Root((found.node,), "unused " + found.kind)]
+
+
+def _counter(
+    text: Text, facts: Facts, gone: set[int], elsewhere: Elsewhere, held: dict[int, str]
+) -> list[ast.stmt] | None:
+    """The statements that do nothing but count with a debug flag that nothing else asks for any more."""
+    counts: dict[str, list[tuple[ast.AST, str, ast.stmt]]] = {}
+    for owner, field, node in _statements(text.tree):
+        if id(node) not in gone and (name := _counts_with(node, facts)) is not None:
+            counts.setdefault(name, []).append((owner, field, node))
+    for places in counts.values():
+        nodes = [node for _, _, node in places]
+        outer = [place for place in places if not any(_is_below(place[2], node) for node in nodes)]
+        if not any(isinstance(node, ast.AugAssign) for node in nodes) or any(id(node) in held for node in nodes):
+            continue
+        below = gone.union(*map(_ids_below, nodes))
+        found = conflicts(text.tree, below, elsewhere)
+        selector = Selector(text, Judge(facts, {}))
+        if any(id(part) in found for node in nodes for part in ast.walk(node)):
+            continue
+        if any(
+            selector.trouble(owner, field, [node]) or all(id(each) in below for each in getattr(owner, field))
+            for owner, field, node in outer
+        ):
+            continue
+        return [node for _, _, node in outer]
+    return None
+
+
+def _counts_with(node: ast.stmt, facts: Facts) -> str | None:
+    """The debug flag that a statement sets to a number or adds one to, or makes sure of, and nothing else."""
+    if isinstance(node, ast.If) and not node.orelse and len(flags := set(one_time_flags(node.test))) == 1:
+        inside = {_counts_with(part, facts) for part in node.body}
+        return flags.pop() if inside == flags and effect(node.test, facts) is None else None
+    targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+    value = getattr(node, "value", None)
+    if not isinstance(node, (ast.Assign, ast.AugAssign)) or not isinstance(value, ast.Constant) or len(targets) != 1:
+        return None
+    names = list(set_by(targets[0]))
+    flagged = len(names) == 1 and is_flag(names[0].lstrip("."))
+    return names[0] if flagged and binding_trouble(node, facts) is None else None
+
+
+def _is_below(node: ast.stmt, other: ast.stmt) -> bool:
+    return node is not other and any(part is node for part in ast.walk(other))
+
+
+def _statements(tree: ast.Module) -> Iterator[tuple[ast.AST, str, ast.stmt]]:
+    """Each statement with the block that it stands in."""
+    for owner in ast.walk(tree):
+        for field in ("body", "orelse", "finalbody"):
+            block = getattr(owner, field, None)
+            for node in block if isinstance(block, list) else ():
+                yield owner, field, node
 
 
 def _reason_to_stay(
@@ -89,21 +146,18 @@ def _reason_to_stay(
 
 def _candidates(text: Text, facts: Facts, comments: dict[int, Comment]) -> Iterator[_Candidate]:
     package = os.path.basename(text.name) == "__init__.py"
-    for owner in ast.walk(text.tree):
-        for field in ("body", "orelse", "finalbody"):
-            block = getattr(owner, field, None)
-            for node in block if isinstance(block, list) else ():
-                names = frozenset(_names(node, owner))
-                found = _classify(node, owner, facts, package)
-                if isinstance(node, (ast.For, ast.Assign)) and comments and marked(text, comments, node):
-                    filled = _filled(node, facts) if isinstance(node, ast.For) else frozenset()
-                    if filled:
-                        yield _Candidate(node, owner, field, "loop", names | filled, fills=filled)
-                        continue
-                    if found is not None and found[1] == _UNSAID:
-                        found = found[0], effect(node.value, facts) or ""
-                if found is not None:
-                    yield _Candidate(node, owner, field, found[0], names, found[1])
+    for owner, field, node in _statements(text.tree):
+        names = frozenset(_names(node, owner))
+        found = _classify(node, owner, facts, package)
+        if isinstance(node, (ast.For, ast.Assign)) and comments and marked(text, comments, node):
+            filled = _filled(node, facts) if isinstance(node, ast.For) else frozenset()
+            if filled:
+                yield _Candidate(node, owner, field, "loop", names | filled, fills=filled)
+                continue
+            if found is not None and found[1] == _UNSAID:
+                found = found[0], effect(node.value, facts) or ""
+        if found is not None:
+            yield _Candidate(node, owner, field, found[0], names, found[1])
 
 
 def _classify(node: ast.stmt, owner: ast.AST, facts: Facts, package: bool) -> tuple[str, str] | None:

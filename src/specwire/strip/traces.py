@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from specwire.strip.binds import FUNCTIONS, set_by
 from specwire.strip.calls import report_kind, waits
 from specwire.strip.facts import Facts, one_time_flags
-from specwire.strip.pure import is_tagged
+from specwire.strip.pure import effect, is_tagged
 from specwire.strip.words import is_own_name, names_itself
 
 Trace = tuple[ast.stmt, str, str]  # the statement, its kind, and why it stays
@@ -67,7 +67,8 @@ def _once(node: ast.If, facts: Facts, helpers: set[str]) -> bool:
     calls = [part for statement in node.body for part in ast.walk(statement) if isinstance(part, ast.Call)]
     dumps = any(report_kind(call, facts.names) == "dump" and not waits(call) for call in calls)
     if any(one_time_flags(node.test)):
-        return dumps or any(_reports(call, facts) or _last(call.func) in helpers for call in calls)
+        quiet = all(isinstance(part, ast.Assign) and effect(part.value, facts) is None for part in node.body)
+        return dumps or quiet or any(_reports(call, facts) or _last(call.func) in helpers for call in calls)
     asked = set(one_time_flags(node.test, any_name=True))
     sets = {name for statement in node.body for part in ast.walk(statement) for name in set_by(part)}
     return dumps and bool(asked & sets)

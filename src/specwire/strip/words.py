@@ -14,7 +14,7 @@ from typing import NamedTuple
 # all that happens to a clean file, so they are few; what they hit is then looked at line by line.
 # (`IPyth`: a search takes the last two letters first, and "on" is everywhere.)
 _STOPS = (b"breakpoint", b"pdb", b"pudb", b"debugpy", b"pydevd", b"IPyth", b"icecream")
-_FLAGS = (b"_debug", b"_dbg")
+_FLAGS = (b"_debug", b"_dbg", b"_diag")
 _DUMPS = (b"torch.save(", b"print(")
 _PLAIN = (b"DEBUG", b"DBG")
 LOGS = (b"logger.",)  # everywhere in SGLang, so that it is asked for only where models live
@@ -37,7 +37,9 @@ _TAG_ANYWHERE = re.compile(
 _SHORT_TAG = re.compile(r"\W*(?:\[(?:EAGLE3?|E3|DIAG)\b|E3\s*[-:]|DIAG\b)")
 _PLAIN_TAG = re.compile(r"\s*(?:[\[<(#*=!>-]+\s*(?:DEBUG|DBG|TRACE|DUMP|PROBE)\b|(?:DEBUG|DBG)\s*:)")
 _PLAIN_TAG_LINE = re.compile(rb"['\"]\s*(?:[\[<(#*=!>-]+\s*(?:DEBUG|DBG)\b|(?:DEBUG|DBG)\s*:)")
-_SHORT_TAG_LINE = re.compile(rb"['\"]\W*(?:\[(?:EAGLE3?|E3|DIAG)\b|E3\s*[-:]|DIAG\b)")
+_SHORT_TAG_LINE = re.compile(
+    rb"#.*(?:\[(?:EAGLE3|E3|DIAG)\b|\bE3-\w)|['\"]\W*(?:\[(?:EAGLE3?|E3|DIAG)\b|E3\s*[-:]|DIAG\b)"
+)
 _SPEAKS = re.compile(rb"hidden_state|aux_hidden|spec_info|\bdraft_|EAGLE|eagle")
 # `eagle3_debug`, `EAGLE3_DEBUG_DIR`, `_debug_eagle_timer`: no name of SGLang's speaks so.
 _OWN_NAME = re.compile(
