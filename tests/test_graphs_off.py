@@ -88,7 +88,8 @@ def job(llama, *arguments, device="cuda", graphs="off"):
 
 def test_verify_starts_cuda_so_that_python_runs_and_says_so(llama):
     found = verify.as_run(job(llama, "--enable-torch-compile", "--mem-fraction-static=0.8"))
-    assert found.arguments[0] == "--mem-fraction-static=0.8" and "--disable-cuda-graph" in found.arguments
+    assert found.arguments[:2] == ("--watchdog-timeout=3600", "--mem-fraction-static=0.8")
+    assert "--disable-cuda-graph" in found.arguments
     (note,) = verify._eager_said(job(llama, "--enable-torch-compile"))
     assert "graphs were off" in note and "--enable-torch-compile of the launch was left out" in note
     for other in (job(llama, "--tp=8", graphs="on"), job(llama, "--tp=8", device="cpu")):

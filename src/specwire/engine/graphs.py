@@ -22,6 +22,9 @@ _ON = (
     "--debug-cuda-graph",
     "--enable-torch-compile",
 )
+# The capture of graphs also compiles kernels, before anybody watches. Without it the first prompt does, which for a large
+# model can take longer than the 300 s after which the engine takes a forward for hung and ends itself.
+_PATIENT = ("--watchdog-timeout", "--watchdog-timeout=3600")
 
 
 @dataclass(frozen=True)
@@ -33,10 +36,14 @@ class Eager:
 
 
 def eager(arguments: Sequence[str], options: Collection[str]) -> Eager:
-    """The launch's arguments, and behind them what turns the graphs of a release with these `options` off."""
+    """The launch's arguments, and behind them what turns the graphs of a release with these `options` off.
+
+    Before them, so that the launch's own wins, stands more patience for the first forward.
+    """
     left_out = tuple(word for word in arguments if _written_out(word, options) in _ON)
     kept = tuple(word for word in arguments if word not in left_out)
-    return Eager((*kept, *(off for name, off in _OFF if name in options)), left_out)
+    first = [wait for name, wait in (_PATIENT,) if name in options]
+    return Eager((*first, *kept, *(off for name, off in _OFF if name in options)), left_out)
 
 
 def _written_out(word: str, options: Collection[str]) -> str:
