@@ -153,11 +153,9 @@ def _pattern(known: frozenset[str]) -> re.Pattern[str]:
 
 def _looked_for(form: str) -> str:
     escaped = re.escape(form)
-    if len(form) >= 8:
-        return escaped
-    if form.isdigit():  # only where it cannot be a figure of ours
+    if re.fullmatch(r"[+-]?\d*\.?\d*(?:[eE][+-]?\d+)?", form):  # a figure: only where it cannot be one of ours
         return rf"(?:(?<=[=\"'])|(?<=-key )|(?<=token )|(?<=secret )|(?<=password )){escaped}(?![A-Za-z0-9.])"
-    return rf"(?<![A-Za-z0-9]){escaped}(?![A-Za-z0-9])"
+    return escaped if len(form) >= 8 else rf"(?<![A-Za-z0-9]){escaped}(?![A-Za-z0-9])"
 
 
 def _forms(secret: str) -> set[str]:
@@ -183,6 +181,7 @@ _TELLING = frozenset(
 _NO_SECRETS = frozenset((HIDDEN, "true", "false", "none", "null", "bearer", "basic"))
 _KEYS = frozenset("api access secret private admin auth account signing encryption license".split())
 _IN_VARIABLES = frozenset("key token secret password pass auth cookie pat".split())
+_SETTINGS = ("SGLANG_", "SGL_", "NCCL_", "CUDA_", "TORCH", "PYTORCH_", "EAGLE3_")
 _ENDINGS = ("token", "password", "secret", "apikey", "passwd")
 
 _NAMED = re.compile(r"""["']?(-{0,2}[A-Za-z][\w-]*)["']?\s*(?:=|:\s)\s*(?:"([^"\n]+)"|'([^'\n]+)'|([^\s"',}\])&]+))""")
@@ -207,7 +206,10 @@ def _is_secret(name: str) -> bool:
 
 
 def _is_secret_variable(name: str) -> bool:
-    return _is_secret(name) or not _IN_VARIABLES.isdisjoint(name.lower().split("_"))
+    """The same of a variable; those with which engine and libraries are set have parts such as `TOKEN` in them."""
+    if _is_secret(name) or re.search(r"ACCESS_?KEY|API_?KEY", name, re.IGNORECASE):
+        return True
+    return not name.startswith(_SETTINGS) and name.lower().split("_")[-1] in _IN_VARIABLES
 
 
 def _in_words(words: list[str]) -> Iterator[str]:

@@ -47,6 +47,11 @@ def model(scene: Path) -> list[object]:
         ("--max-total-tokens 2048 --speculative-num-draft-tokens=4 --tokens 3,4,5", []),
         ("--speculative-token-map /a/map.pt --skip-tokenizer-init --tokenizer-path /a", []),
         ("--tool-call-parser qwen --eos-token end --env TOKENIZERS_PARALLELISM=false --new-tokens 1024", []),
+        (
+            "--env SGLANG_INIT_NEW_TOKEN_RATIO=0.7512 SGLANG_LOG_DECODE_GRAPH_KEY=some SGLANG_SYNC_TOKEN_IDS_ACROSS_TP=1024",
+            [],
+        ),
+        ("--env AWS_ACCESS_KEY_ID=AKIDEXAMPLE SGLANG_MY_API_KEY=SECRET123", ["AKIDEXAMPLE", "SECRET123"]),
         ("--model-path /models/secret-project --key-cache fp8", []),
     ],
 )
@@ -68,7 +73,7 @@ def test_an_open_quote_hides_the_rest_of_the_line():
     assert "own secret" not in outgoing.hide("near 'my own secret")
 
 
-@pytest.mark.parametrize("secret", ['pa"ss\\wörd', "a'b c&d<e>", "\x1b[31mred", "ünïcode-näme", "12345678"])
+@pytest.mark.parametrize("secret", ['pa"ss\\wörd', "a'b c&d<e>", "\x1b[31mred", "ünïcode-näme"])
 def test_a_secret_is_hidden_in_every_writing(secret):
     import html
     import shlex
@@ -89,12 +94,15 @@ def test_a_secret_is_hidden_in_every_writing(secret):
     json.loads(outgoing.clean(json.dumps({secret: [secret]})))
 
 
-def test_a_short_number_is_hidden_where_it_is_no_figure():
-    outgoing.know_words(["--api-key", "2048"])
-    document = json.dumps({"argv": ["--api-key", "2048"], "tokens": 2048}, indent=1)
+@pytest.mark.parametrize("number", ["2048", "0.7512", "1e-05", "0.12345678", "1234567890"])
+def test_a_number_is_hidden_where_it_is_no_figure(number):
+    outgoing.know_words(["--api-key", number])
+    document = json.dumps(
+        {"argv": ["--api-key", number], "tokens": float(number), "list": [float(number), 2048]}, indent=1
+    )
     hidden = json.loads(outgoing.clean(document))
-    assert hidden == {"argv": ["--api-key", "***"], "tokens": 2048}
-    assert outgoing.clean("x --api-key 2048 --n 2048") == "x --api-key *** --n 2048"
+    assert hidden == {"argv": ["--api-key", "***"], "tokens": float(number), "list": [float(number), 2048]}
+    assert outgoing.clean(f"x --api-key {number} --n {number}") == f"x --api-key *** --n {number}"
 
 
 def test_the_engine_has_the_key_that_its_log_does_not_show(scene):
