@@ -58,10 +58,9 @@ def preflight(
     source = Source(trees[0])
     try:
         return _judged(source, target, draft, trees, _recorded(golden, trained), _given(launch, launch_from, pid))
-    except (RecursionError, MemoryError) as error:  # a whole module of one expression: nobody's rule, yet in the way
-        raise SpecwireError(
-            f"{source.tree.package}: its source is nested too deeply to be read. Name another tree with --tree."
-        ) from error
+    except (RecursionError, MemoryError) as error:  # outside of the rule reader, which says where
+        what = "is nested too deeply to be read" if isinstance(error, RecursionError) else "is larger than fits here"
+        raise SpecwireError(f"something of the tree's source, the configs or the launch {what}.") from error
 
 
 def _judged(
