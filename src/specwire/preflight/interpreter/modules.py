@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 from specwire.errors import SpecwireError
@@ -16,6 +16,12 @@ from specwire.preflight.interpreter.values import ClassRef, External, Function
 from specwire.trees.tree import Tree
 
 MODELS = "sglang/srt/models"
+
+
+@lru_cache(maxsize=256)
+def _syntax(data: bytes) -> ast.Module:
+    """Only ever read: a verdict asks one tree in several ways, and each way reads the same files."""
+    return ast.parse(data)
 
 
 @dataclass(eq=False)
@@ -57,7 +63,7 @@ class Source:
         except OSError:
             return None
         try:
-            return Module(name, ast.parse(data))
+            return Module(name, _syntax(data))
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:  # the last two: nested too deeply
             why = str(error)[:200] or "nested too deeply"
             raise SpecwireError(
