@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 PYTEST := $(BIN)/python -m pytest -q
 DEEPSEEK := $(CACHE)/fixtures/deepseek
 
-.PHONY: setup verify test test-quick docs releases zoo bench clean
+.PHONY: setup verify test test-quick docs releases zoo mutants bench clean
 
 setup: $(VENV)/.installed
 
@@ -52,6 +52,9 @@ releases: setup
 
 zoo: setup
 	$(BIN)/python fixtures/zoo/run.py
+
+mutants: setup
+	$(BIN)/python fixtures/mutants/hunt.py
 
 bench: setup
 	for each in benchmarks/bench_*.py; do $(BIN)/python $$each || exit 1; done

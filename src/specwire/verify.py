@@ -206,12 +206,20 @@ def patched_view(job: Job, where: Path, progress: Progress) -> Path:
     return make_overlay(outcome, where)
 
 
-def run(job: Job, view: Path, out: Path, progress: Progress) -> EngineResult:
-    """Boot the engine of `view` and give it the golden's prompts; captures go to `out`/capture."""
+def run(
+    job: Job,
+    view: Path,
+    out: Path,
+    progress: Progress,
+    *,
+    settings: Mapping[str, str] | None = None,
+    driver: RunDriver | None = None,
+) -> EngineResult:
+    """Boot the engine of `view` and give it the golden's prompts; captures go to `out`/capture. The rest: `judged_run`."""
     from specwire.engine.run import EngineFailed
 
     try:
-        return _run_engine(job, view, out, progress, {}, None)
+        return _run_engine(job, view, out, progress, settings or {}, driver)
     except EngineFailed as error:
         raise SpecwireError(f"{error}{_seen_before(job)}") from error
 
