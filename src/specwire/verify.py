@@ -7,7 +7,7 @@ import functools
 import hashlib
 import os
 import stat
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,6 +27,7 @@ from specwire.preflight.launch import in_words
 from specwire.preflight.option_source import read_options
 from specwire.progress import Progress
 from specwire.regular import make_private, open_regular, read_source
+from specwire.sites.serving import serving_files
 from specwire.trees.identity import model_identity, tree_identity
 from specwire.trees.overlay import make_overlay
 from specwire.trees.tree import Tree
@@ -196,7 +197,7 @@ def patched_view(job: Job, where: Path, progress: Progress) -> Path:
     """An overlay of the job's tree with the taps in it: the chosen ones, or all of `debug` and, where the release's loop
     can be read, the dump, whose last boundaries tell what a golden's end is."""
     names = surgery.chosen(job.probes, ())
-    outcome = surgery.plan_apply(job.tree, names if job.probes else [*names, DUMP], progress)
+    outcome = surgery.plan_apply(job.tree, names if job.probes else [*names, DUMP], progress, _serving(job))
     failed = [site for site in outcome.sites if site.state in ("failed", "edited")]
     if outcome.exit_code == FAULT:
         bad = failed[0]
@@ -204,6 +205,15 @@ def patched_view(job: Job, where: Path, progress: Progress) -> Path:
     for name in sorted({site.file for site in failed}):
         progress(f"{name}: a site was not recognised; a model that goes through there is not seen whole")
     return make_overlay(outcome, where)
+
+
+def _serving(job: Job) -> Container[str] | None:
+    """The model files that serve the job's target; None, for all, where that cannot be told. To tap every target of a
+    release takes seconds, and what does not run cannot tell anything."""
+    try:
+        return serving_files(job.tree, read_config(job.target).get("architectures") or ())
+    except SpecwireError:
+        return None
 
 
 def run(
