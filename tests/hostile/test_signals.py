@@ -53,12 +53,16 @@ class Scene:
         while not self.run_id:
             assert started.poll() is None, started.stderr.read()
             assert time.monotonic() < until
-            logs = [*self.folder.rglob("engine.log"), *self.folder.rglob("server.log")]
-            words = [word for log in logs for word in log.read_text().split()]
+            words = [word for log in self.logs() for word in log.read_text().split()]
             self.run_id = next((word for word in words if len(word) == 32 and word.isalnum()), "")
             time.sleep(0.05)
         assert len(processes_of(self.run_id)) == 3 and self.segment.exists()
         return started
+
+    def logs(self) -> list[Path]:
+        """The engine's log, once it is there; what goes while we look (a view being made) is passed over."""
+        names = ("engine.log", "server.log")
+        return [Path(place, name) for place, _, files in os.walk(self.folder) for name in files if name in names]
 
     def left(self) -> list[str]:
         return sorted(os.listdir(self.folder / "tmp"))
