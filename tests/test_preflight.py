@@ -278,6 +278,14 @@ def test_tensors_that_the_loader_drops(tmp_path):
     )
 
 
+def test_a_norm_that_the_checkpoint_lacks_is_no_random_weight(tmp_path):
+    rows = draft_tensors(draft_config())
+    name = next(name for name in rows if name.endswith("hidden_norm.weight"))
+    document = run(tmp_path, None, {key: row for key, row in rows.items() if key != name})
+    assert [(cause["id"], cause["confidence"]) for cause in document["causes"]] == [("norm", "likely")]
+    assert "hidden_norm" in document["causes"][0]["evidence"] and "stays" in document["causes"][0]["evidence"]
+
+
 def test_a_failed_engine_says_what_preflight_finds(tmp_path, monkeypatch):
     from specwire import verify
     from specwire.engine import run as engine

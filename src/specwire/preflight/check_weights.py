@@ -174,7 +174,7 @@ def _random(facts: Facts) -> Check:
         and name not in model.optional
         and not any(name.endswith(end) for end in given)
         and not (facts.without_aux and _is_fc(name))
-        and not _is_fc_norm(name)
+        and not _is_norm(name)
     ]
     if empty:
         dropped = f"; dropped without a word: {_few(model.dropped)}" if model.dropped else ""
@@ -212,6 +212,11 @@ def _is_fc(name: str) -> bool:
     return name.endswith(("fc.weight", "fc.bias"))
 
 
+def _is_norm(name: str) -> bool:
+    """Whether it is the weight of a norm, which starts at ones: one that is not filled is not random."""
+    return "norm" in name.rpartition(".")[0].rpartition(".")[2] or _is_fc_norm(name)
+
+
 def _is_fc_norm(name: str) -> bool:
     return "input_norm." in name or "fc_norm." in name
 
@@ -242,12 +247,20 @@ def _norms(facts: Facts) -> Check:
             f"the checkpoint has {_few(unused)}, which {facts.release} drops: nothing applies it",
             "set the key that turns this norm on (norm_before_fc, fc_norm) in the draft's config.json",
         )
-    empty = [name for name in model.parameters if _is_fc_norm(name) and name not in model.filled]
+    lacking = [name for name in model.parameters if _is_norm(name) and name not in (*model.filled, *model.optional)]
+    empty = [name for name in lacking if _is_fc_norm(name)]
     if empty:
         return fault(
             "norm",
             f"{facts.release} builds {_few(empty)}, and no tensor fills it: it stays at ones",
             "export the draft with its norms, or take the key out of its config.json",
+        )
+    if lacking:
+        return fault(
+            "norm",
+            f"no tensor fills {_few(lacking)} of {model.class_name} ({model.where}): a norm starts at ones, and so it stays",
+            "export the draft with all of its norms; if it was trained without this one, use a release that builds none",
+            "likely",
         )
     return _norm_sizes(facts)
 
