@@ -152,7 +152,7 @@ class DraftSide:
         explained = {name: self._explained(name, states, wrong) for name, states in self._head_inputs(numbers).items()}
         best = max(explained, key=explained.__getitem__, default="")
         found = explained.get(best, 0)
-        if found >= FEW and found == max(len(self._of(wrong, numbers)), FEW):
+        if found >= FEW:
             return HeadRun(best, len(wrong), self.tokens.compared, found, wrong[0])
         return HeadRun(self._selection(wrong), len(wrong), self.tokens.compared, 0, wrong[0])
 
