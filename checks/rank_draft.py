@@ -31,7 +31,7 @@ def check(evidence: Evidence) -> Cause | None:
             "certain",
             f"rank {one.rank}'s draft has other {one.what} than the first rank's, first in {one.event}{said}",
             FIXES[one.what],
-            steps=1,
+            steps=0 if one.what in (IDS, POSITIONS) else 1,  # whatever else is off may come of it
         )
     return None
 
