@@ -221,6 +221,10 @@ class Layer:
         left_out = (AFTER_ATTENTION, AFTER_MLP, EMBEDS_NORM, STATES_NORM, INNER_NORM)
         return [
             *(Way(name=f"without {part}", without=part, **usual) for part in left_out),
+            *(
+                Way(name=f"without {part} since", without=part, fresh=True, **usual)
+                for part in (EMBEDS_NORM, STATES_NORM)
+            ),
             Way(name="with its two inputs in each other's place", swapped=True, **usual),
             Way(name="attention to none of the rows that were drafted just before", sees=Sees.COMMITTED, **usual),
             Way(name="attention to all tokens but the one before", sees=Sees.NOT_THE_NEWEST, **usual),

@@ -66,7 +66,7 @@ class Sees(Enum):
 class Way:
     """One way to run the layer: rotary base (None: no rotation), how many tokens attention sees, the asking one
     included (None: all before), whether the state is normed before it is handed on (None: as configured), what is left
-    out, and whether its two inputs have changed places."""
+    out, and whether its two inputs have changed places; `fresh` if that is so in the rows alone that were drafted since."""
 
     name: str
     theta: float | None
@@ -75,6 +75,7 @@ class Way:
     without: str = ""
     swapped: bool = False
     sees: Sees = Sees.ALL
+    fresh: bool = False
 
     @property
     def inputs(self) -> tuple[str, bool]:
@@ -164,7 +165,7 @@ class Reference:
         import torch
 
         self._check()
-        kinds = list(dict.fromkeys(way.inputs for way in ways))
+        kinds = list(dict.fromkeys([("", False), *(way.inputs for way in ways)]))
         count = len(rows.states)
         joined = torch.cat([self._inputs(rows, *kind) for kind in kinds])
         asking = torch.tensor([kind * count + ask.row for kind in range(len(kinds)) for ask in asks])
@@ -172,22 +173,19 @@ class Reference:
             self._linear(each, self._own(f"self_attn.{part}_proj.weight")).view(len(each), -1, self._head_size)
             for part, each in (("q", joined[asking]), ("k", joined), ("v", joined))
         )
-        turned: dict[tuple[int, float | None], tuple[torch.Tensor, torch.Tensor]] = {}
+        turned: dict[float | None, tuple[torch.Tensor, torch.Tensor]] = {}
         attended = []
         for way in ways:
             kind = kinds.index(way.inputs)
             mine = slice(kind * len(asks), (kind + 1) * len(asks))
-            theirs = slice(kind * count, (kind + 1) * count)
-            if (kind, way.theta) not in turned:
-                own_positions = rows.positions[[ask.row for ask in asks]]
-                turned[kind, way.theta] = (
-                    _turned(q[mine], own_positions, way.theta),
-                    _turned(k[theirs], rows.positions, way.theta),
-                )
-            queries, keys = turned[kind, way.theta]
-            attended += [
-                self._attention(queries[number], keys, v[theirs], ask.seen(way)) for number, ask in enumerate(asks)
-            ]
+            if way.theta not in turned:
+                everywhere = rows.positions.repeat(len(kinds))
+                turned[way.theta] = _turned(q, everywhere[asking], way.theta), _turned(k, everywhere, way.theta)
+            queries, keys = turned[way.theta]
+            for query, ask in zip(queries[mine], asks, strict=True):
+                old = set(ask.sees[: len(ask.sees) - ask.fresh]) if way.fresh else set()
+                seen = [row + (0 if row in old else kind * count) for row in ask.seen(way)]
+                attended.append(self._attention(query, keys, v, seen))
         branch = self._linear(torch.stack(attended), self._own("self_attn.o_proj.weight")).view(
             len(ways), len(asks), -1
         )

@@ -148,7 +148,7 @@ class DraftSide:
             return HeadRun(AS_CONFIGURED, 0, self.tokens.compared, 0, None)
         if all(one.drafted == one.own != one.choice for one in wrong):
             return HeadRun(UNMAPPED, len(wrong), self.tokens.compared, len(wrong), wrong[0])
-        numbers = sorted({one.states for one in wrong})
+        numbers = sorted({one.states for one in wrong} | {number for _, number in self.tokens.of_chains})
         explained = {name: self._explained(name, states, wrong) for name, states in self._head_inputs(numbers).items()}
         best = max(explained, key=explained.__getitem__, default="")
         found = explained.get(best, 0)
@@ -184,16 +184,14 @@ class DraftSide:
         return found
 
     def _explained(self, name: str, states: tuple[list[int], torch.Tensor], wrong: Sequence[Proposal]) -> int:
-        """How many of the wrong tokens the head chooses of these states; 0 when it is not all of those that it can tell."""
+        """How many drafted tokens the head chooses of these states; 0 when it is not all of those that it can tell, the
+        right ones too, or tells none of the wrong ones."""
         numbers, rows = states
         scores = self.reference.scores(rows)
-        told = self._of(wrong, numbers)
-        right = sum(self.tokens.chosen(one.drafted, scores[numbers.index(one.states)]) for one in told)
-        return right if right == len(told) else 0
-
-    @staticmethod
-    def _of(wrong: Sequence[Proposal], numbers: Sequence[int]) -> list[Proposal]:
-        return [one for one in wrong if one.states in numbers]
+        told = {(one.drafted, one.states) for one in wrong if one.states in numbers}
+        every = told | {(token, number) for token, number in self.tokens.of_chains if number in numbers}
+        right = sum(self.tokens.chosen(token, scores[numbers.index(number)]) for token, number in every)
+        return right if told and right == len(every) else 0
 
     @cached_property
     def _projected(self) -> tuple[Forward, ...]:

@@ -49,6 +49,18 @@ class Tokens:
         return self._found[1]
 
     @cached_property
+    def of_chains(self) -> list[tuple[int, int]]:
+        """(token, number of its state) of every token that a chain's round drafted, right or wrong."""
+        numbers = {(forward.number, row): i for i, (forward, row) in enumerate(self.places)}
+        found = []
+        for one, levels in self._levels:
+            for depth, level in enumerate(levels, 1):
+                token = _token_at(one, depth) if one.chain and len(level) == 1 else None
+                if token is not None and (level[0][0].number, level[0][1]) in numbers:
+                    found.append((token, numbers[level[0][0].number, level[0][1]]))
+        return found
+
+    @cached_property
     def wrong(self) -> list[Proposal]:
         """Drafted tokens that are not the head's choice, as far as rounding can tell."""
         return self._found[0]
