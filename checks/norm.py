@@ -17,7 +17,9 @@ from specwire.diagnosis.fits import is_final, normed
 from specwire.diagnosis.hints import static_cause
 from specwire.diagnosis.target_end import seen_end
 
-SKIPPED = [f"without {name}{since}" for name in (EMBEDS_NORM, STATES_NORM, INNER_NORM) for since in ("", " since")]
+SKIPPED = [
+    f"without {name}{since}" for name in (EMBEDS_NORM, STATES_NORM, INNER_NORM) for since in ("", " in its newest rows")
+]
 
 
 def check(evidence: Evidence) -> Cause | None:

@@ -222,7 +222,7 @@ class Layer:
         return [
             *(Way(name=f"without {part}", without=part, **usual) for part in left_out),
             *(
-                Way(name=f"without {part} since", without=part, fresh=True, **usual)
+                Way(name=f"without {part} in its newest rows", without=part, fresh=True, **usual)
                 for part in (EMBEDS_NORM, STATES_NORM)
             ),
             Way(name="with its two inputs in each other's place", swapped=True, **usual),
