@@ -27,11 +27,11 @@ def _of_the_draft(evidence: Evidence) -> Cause | None:
         return None
     part = "fc" if one.event.site == "draft-fc" else "layer"
     return Cause(
-        "likely",
+        "certain",
         f"from the same inputs the draft's {part} makes other states on rank {one.rank} than on the first, first in "
-        f"{one.event}, by {one.rel_l2:.2g}: each rank has a part, and they were not added up",
+        f"{one.event}, by {one.rel_l2:.2g}: as where each rank has a part, and they are not added up",
         f"see that the draft's {part} reduces over the ranks (its output projections, reduce_results), as the target's do",
-        steps=1,
+        steps=0,  # the tokens and states of each rank follow from it
     )
 
 
