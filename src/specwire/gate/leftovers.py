@@ -10,7 +10,7 @@ from specwire.errors import SpecwireError, said
 from specwire.gate.scan import holding
 from specwire.regular import read_source
 from specwire.strip.exclude import Excluded
-from specwire.strip.words import LOGS, NEEDLES, Words
+from specwire.strip.words import FORWARDS, LOGS, NEEDLES, Words
 from specwire.trees.walk import Files, walk
 
 RULES = {
@@ -31,8 +31,6 @@ _REMAINS = (".rej", ".orig", ".bak", "~")
 _ARCHIVES = (".zip", ".whl", ".egg", ".pyz", ".tar", ".gz", ".tgz")
 _ALLOW = rb"#\s*specwire-allow:\s*([a-z-]+(?:\s*,\s*[a-z-]+)*)\s*(?:--\s*(\S.*))?$"
 _OURS = b"specwire"
-# Where the engine's forwards are: there its own log shows no hidden states.
-_FORWARDS = re.compile(r"model|speculative|draft|eagle|logits_processor", re.I)
 
 
 class Finding(NamedTuple):
@@ -126,7 +124,7 @@ def _suspects(python: list[str], base: str, words: Words) -> list[str]:
         return _OURS in held or words.suspects(data, held)
 
     start = len(base) if os.path.isabs(base) else 0
-    forwards = [path for path in python if _FORWARDS.search(path, start)]
+    forwards = [path for path in python if FORWARDS.search(path, start)]
     found = holding(python, (_OURS, *NEEDLES, *words.literals()), look) + holding(forwards, LOGS, words.suspects)
     return list(dict.fromkeys(found))
 

@@ -13,7 +13,7 @@ from specwire.errors import SpecwireError
 from specwire.patching.marks import RUNTIME_MARK
 from specwire.regular import read_source
 from specwire.strip.exclude import Excluded
-from specwire.strip.words import Words
+from specwire.strip.words import FORWARDS, LOGS, NEEDLES, Words
 from specwire.trees.journal import JOURNALS
 from specwire.trees.transaction import Change, begun_around, commit, locked
 from specwire.trees.tree import MARKER, PACKAGE
@@ -50,7 +50,7 @@ def plans(paths: list[str], words: Words, excluded: Excluded = Excluded()) -> Pl
                 found.excluded.append(name)
                 continue
             try:
-                if (data := suspicious(name, words)) is not None:
+                if (data := suspicious(name, words, len(top or ""))) is not None:
                     suspects.append((name, data))
             except SpecwireError as error:
                 found.unread.append((name, str(error)))
@@ -84,15 +84,19 @@ def begun(paths: list[str]) -> list[Path]:
     return sorted(around | below)
 
 
-def suspicious(name: str, words: Words) -> bytes | None:
-    """A file's bytes when it may hold debug code; None for a clean one and for specwire's own tap file."""
+def suspicious(name: str, words: Words, start: int = 0) -> bytes | None:
+    """A file's bytes when it may hold debug code; None for a clean one and for specwire's own tap file.
+
+    `start`: where in its name that begins what says which part of the tree it is.
+    """
     try:
         data = read_source(name)
     except OSError as error:
         raise SpecwireError(f"{name}: cannot be read ({error.strerror}). Leave it out or make it readable.") from error
     if RUNTIME_MARK in data[: data.find(b"\n") + 1]:
         return None
-    return data if words.suspects(data) or b"# specwire:" in data else None
+    needles = (*NEEDLES, *LOGS) if FORWARDS.search(name, start) else NEEDLES
+    return data if words.suspects(data, needles) or b"# specwire:" in data else None
 
 
 def write(found: list[Plan], force: bool, wait: float, note: Callable[[str], None]) -> None:

@@ -16,6 +16,8 @@ from typing import NamedTuple
 _STOPS = (b"breakpoint", b"pdb", b"pudb", b"debugpy", b"pydevd", b"IPyth", b"icecream")
 _FLAGS = (b"_debug", b"_dbg", b"_diag")
 _DUMPS = (b"torch.save(", b"print(")
+# Where the engine's forwards are: there its own log shows no hidden states.
+FORWARDS = re.compile(r"model|speculative|draft|eagle|logits_processor", re.I)
 _PLAIN = (b"DEBUG", b"DBG")
 LOGS = (b"logger.",)  # everywhere in SGLang, so that it is asked for only where models live
 NEEDLES = (b"DEBUG", b"EAGLE", b"eagle", b"DBG", b"DIAG", b"[E3", *_FLAGS, *_DUMPS, *_STOPS)
