@@ -124,7 +124,7 @@ def _suspects(python: list[str], base: str, words: Words) -> list[str]:
         return _OURS in held or words.suspects(data, held)
 
     start = len(base) if os.path.isabs(base) else 0
-    forwards = [path for path in python if FORWARDS.search(path, start)]
+    forwards = [path for path in python if FORWARDS.match(path, start)]
     found = holding(python, (_OURS, *NEEDLES, *words.literals()), look) + holding(forwards, LOGS, words.suspects)
     return list(dict.fromkeys(found))
 

@@ -95,7 +95,7 @@ def suspicious(name: str, words: Words, start: int = 0) -> bytes | None:
         raise SpecwireError(f"{name}: cannot be read ({error.strerror}). Leave it out or make it readable.") from error
     if RUNTIME_MARK in data[: data.find(b"\n") + 1]:
         return None
-    needles = (*NEEDLES, *LOGS) if FORWARDS.search(name, start) else NEEDLES
+    needles = (*NEEDLES, *LOGS) if FORWARDS.match(name, start) else NEEDLES
     return data if words.suspects(data, needles) or b"# specwire:" in data else None
 
 

@@ -17,12 +17,13 @@ _STOPS = (b"breakpoint", b"pdb", b"pudb", b"debugpy", b"pydevd", b"IPyth", b"ice
 _FLAGS = (b"_debug", b"_dbg", b"_diag")
 _DUMPS = (b"torch.save(", b"print(")
 # Where the engine's forwards are: there its own log shows no hidden states.
-FORWARDS = re.compile(r"model|speculative|draft|eagle|logits_processor", re.I)
+FORWARDS = re.compile(r"(?!.*multimodal_gen).*(?:\bmodels?\b|speculative|draft|eagle|logits_processor)", re.I)
 _PLAIN = (b"DEBUG", b"DBG")
 LOGS = (b"logger.",)  # everywhere in SGLang, so that it is asked for only where models live
 NEEDLES = (b"DEBUG", b"EAGLE", b"eagle", b"DBG", b"DIAG", b"[E3", *_FLAGS, *_DUMPS, *_STOPS)
 
 _KIND = frozenset("DEBUG DBG TRACE DUMP PROBE CAPTURE PRINT LOG VERBOSE INSPECT".split())
+_KINDS = tuple(word.lower().encode() for word in _KIND) + (b"e3-", b"diag")
 _SUBJECT = frozenset("SPEC SPECULATIVE DRAFT HIDDEN HS AUX CONCAT".split())
 _ENGINE = ("SGLANG_", "SGL_")
 
@@ -130,6 +131,9 @@ class Words(NamedTuple):
             return _STOP.search(line) is not None and not line.lstrip().startswith(b"#")
         if needle in _FLAGS:
             return _ONE_TIME.search(line) is not None or _FIELD_LINE.match(line) is not None
+        low = line.lower()
+        if not any(word in low for word in _KINDS) and b"[" not in line:
+            return False
         if any(self.is_switch(word.decode()) for word in _UPPER.findall(line)):
             return True
         return any(pattern.search(line) for pattern in (_TAG_ANYWHERE, _SHORT_TAG_LINE, _OWN_NAME_LINE))
