@@ -334,9 +334,17 @@ def test_negated_flags():
 WORDS = st.text(st.characters(codec="utf-8", exclude_characters="\0\n\r", exclude_categories=["Cs", "Cc"]), min_size=1)
 
 
-@given(st.lists(WORDS, min_size=1))
+KEYWORDS = set("if then elif else fi for while until do done case esac select in { } ! time function".split())
+
+
+@given(st.lists(WORDS.filter(lambda word: word not in KEYWORDS), min_size=1))
 def test_quoted_words_come_back_whole(words):
     assert [command.words for command in split_commands(shlex.join(words), "here")] == [words]
+
+
+@pytest.mark.parametrize("word", sorted(KEYWORDS))
+def test_a_quoted_keyword_is_a_word(word):
+    assert [command.words for command in split_commands(f"'{word}' a", "here")] == [[word, "a"]]
 
 
 @settings(max_examples=300)
