@@ -103,3 +103,31 @@ def test_log_and_capture_agree(kind: str, stored: str, run: str, slots: tuple[in
         assert [slot["tolerance"] for slot in whole["slots"]] == [slot["tolerance"] for slot in few["slots"]]
         states = [slot["state"] for slot in whole["slots"]]
         assert states == [slot["state"] for slot in few["slots"]]
+
+
+@pytest.mark.parametrize("slots", [TRAINED, (2, 6, 9)], ids=["healthy", "one below"])
+def test_prompts_that_a_line_cannot_tell_apart_are_judged(slots: tuple[int, ...], tmp_path: Path) -> None:
+    """One prompt twice, and one that differs in its first token alone, which a draft's line does not show."""
+    prompts = [[5, 6, 7, 8], [5, 6, 7, 8], [4, 6, 7, 8]]
+    states = make_states(prompts, layers=LAYERS, hidden=HIDDEN)
+    states[1] = states[0]
+    golden = tmp_path / "golden.safetensors"
+    write_golden(
+        golden,
+        [States(ids, own) for ids, own in zip(prompts, states, strict=True)],
+        trained=TRAINED, layers=LAYERS, dtype="float32", target="made for a test", source="tests", noise={},
+    )  # fmt: skip
+    lines = []
+    for prompt, (ids, own) in enumerate(zip(prompts, states, strict=True)):
+        rows = concat(own, slots)
+        write_batch(tmp_path / "capture", 0, 2 * prompt, [(ids, 0, 4)], [own[0]], site="embedding-capture")
+        write_batch(tmp_path / "capture", 0, 2 * prompt + 1, [(ids, 0, 4)], [rows])
+        shown = [[float(f"{value:.6g}") for value in part[:5]] for part in rows[0].view(-1, HIDDEN).tolist()]
+        lines.append(
+            f"[EAGLE3-DEBUG] site=draft-input rank=0 step={prompt} mode=EXTEND shape={list(rows.shape)} dtype=float32 "
+            f"norm=1 hs_first5={shown[0]} boundary=- token={ids[1]} position=0 slots={json.dumps(shown)}"
+        )
+    (tmp_path / "log").write_text("\n".join(lines))
+    wanted = "match" if slots == TRAINED else "mismatch"
+    assert check_capture(golden, tmp_path / "capture")["verdict"] == wanted
+    assert check_log(golden, tmp_path / "log")["verdict"] == wanted

@@ -329,19 +329,27 @@ def _first_of_each_rank(lines: Sequence[Line]) -> list[Line]:
 
 
 def _place(golden: Golden, line: Line) -> tuple[int, int] | None:
-    """The golden row that a line's first row is: by its (shifted) token and position, else by the prompt's
-    length."""
+    """The golden row that a line's first row is: by its (shifted) token and position, else by the prompt's length.
+
+    Of prompts that are alike so far the rows are, too. Where prompts of other first tokens fit as well, the line's own
+    values tell: five of them cannot say more than that they are one of these rows.
+    """
     position = line.position if line.position is not None else 0
-    fits = [
-        (number, position)
-        for number, prompt in enumerate(golden.prompts)
+    fits = {
+        prompt.token_ids[: position + 1]: number
+        for number, prompt in reversed(list(enumerate(golden.prompts)))
         if position < len(prompt.token_ids)
         and (
             line.token is None or position + 1 == len(prompt.token_ids) or prompt.token_ids[position + 1] == line.token
         )
         and (line.token is not None or len(prompt.token_ids) == line.shape[0])
-    ]
-    return fits[0] if len(fits) == 1 else None
+    }
+    places = [(number, position) for number in fits.values()]
+    k = golden.trained[0]
+    if len(places) < 2 or line.token is None or not line.first5 or not golden.has(f"boundary.{k}"):
+        return places[0] if len(places) == 1 else None
+    rows = {place: _row(golden, k, place) for place in places}
+    return min(places, key=lambda at: _read(line, at, 0, rows[at][:5], _rms(rows[at]), golden.dtype).error(TAIL))
 
 
 def _row(golden: Golden, boundary: int, place: tuple[int, int]) -> list[float]:

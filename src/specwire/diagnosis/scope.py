@@ -35,6 +35,8 @@ class Part:
 def target_parts(evidence: Evidence, rows: int, ranks: int) -> tuple[Part, ...]:
     """The target's side: rows of the golden's prompts in every slot, and the ranks that they were compared on."""
     every = sum(len(prompt.token_ids) for prompt in evidence.golden.prompts) if evidence.capture else None
+    if every is not None and rows:  # the same row of a prompt that ran twice counts once
+        rows = len({(p.prompt, p.position + i) for p in evidence.pieces for i in range(p.count)})
     world = max(1, evidence.capture.world_size // evidence.context.stages) if evidence.capture else None
     of_log = "" if evidence.columns is None else f"a log shows {evidence.columns} values of a slot's first row"
     return (

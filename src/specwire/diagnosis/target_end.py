@@ -110,7 +110,7 @@ def target_end(evidence: Evidence) -> TargetEnd:
     if not errors:
         return _fitted(evidence, end, wanted, every, bound)
     if _allows(evidence, last, errors):
-        return TargetEnd(way="", rows=len(end.places), of=every)
+        return TargetEnd(way="", rows=len(set(end.places)), of=every)
     return _otherwise(evidence, end, wanted, every, errors, bound)
 
 
@@ -148,7 +148,7 @@ def _fitted(evidence: Evidence, end: Rows, wanted: torch.Tensor, every: int, bou
     if len(wanted) < 8:
         raise NotSeen("the target's final norm is not known (--target), and too few rows were captured to fit one")
     if normed_rows(wanted, end.first, bound):
-        return TargetEnd(way="", rows=len(end.places), of=every)
+        return TargetEnd(way="", rows=len(set(end.places)), of=every)
     errors = relative(end.first, wanted)
     return _otherwise(evidence, end, wanted, every, errors, bound)
 
@@ -159,7 +159,7 @@ def _otherwise(
     """What the golden's rows are instead."""
     failed = sum(not error <= bound for error in errors)
     worst = max(error if error == error else float("inf") for error in errors)
-    found = dict(rows=len(end.places), of=every, failed=failed, worst=worst, bound=bound)
+    found = dict(rows=len(set(end.places)), of=every, failed=failed, worst=worst, bound=bound)
     last = evidence.golden.layers
     if not wanted.any(dim=-1).all():
         return TargetEnd(way="zeros", **found)
