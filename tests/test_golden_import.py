@@ -108,6 +108,27 @@ def singular(folder: Path) -> Path:
     return folder
 
 
+def nested(folder: Path) -> Path:
+    """Ids and masks one level down, as a trainer's step has them."""
+    folder.mkdir()
+    joined = torch.cat([STATES[k] for k in TRAINED], dim=-1)[None]
+    torch.save({"step": 1, "batch": {"input_ids": torch.tensor([IDS])}, "hidden_states": joined}, folder / "step_0.pt")
+    return folder
+
+
+def raw_connector(folder: Path) -> Path:
+    """What a serving engine's connector writes: the data's own names, under any file name."""
+    folder.mkdir()
+    states = torch.stack([STATES[k] for k in (*TRAINED, 6)], dim=1)
+    save_file({"token_ids": torch.tensor(IDS), "hidden_states": states}, folder / "cmpl-7-0.safetensors")
+    return folder
+
+
+def beside_a_map(folder: Path) -> Path:
+    torch.save({"d2t": torch.zeros(4), "t2d": torch.ones(32) > 0}, specforge(folder) / "vocab_mapping.pt")
+    return folder
+
+
 @pytest.mark.parametrize(
     ("make", "ids", "convention"),
     [
@@ -119,6 +140,9 @@ def singular(folder: Path) -> Path:
         (speculators, (1, 3, 5, 6), "boundary"),
         (layers_first, (0, 2, 4), "layer-output"),
         (concat_file, (1, 3, 5), "boundary"),
+        (nested, (0, 2, 4), "layer-output"),
+        (raw_connector, (1, 3, 5, 6), "boundary"),
+        (beside_a_map, (1, 3, 5), "boundary"),
     ],
 )
 def test_the_states_end_up_under_their_boundaries(make, ids, convention, target: Path, tmp_path: Path) -> None:
@@ -129,6 +153,21 @@ def test_the_states_end_up_under_their_boundaries(make, ids, convention, target:
     for k in TRAINED:
         assert torch.equal(golden.rows(f"boundary.{k}", [(0, i) for i in range(5)]), STATES[k])
     assert golden.file.metadata["id_convention"] == convention
+
+
+def test_what_holds_no_record_is_passed_over_and_listed(target: Path, tmp_path: Path) -> None:
+    said: list[str] = []
+    place = beside_a_map(tmp_path / "data")
+    import_golden(place, tmp_path / "out", target, ids=(1, 3, 5), convention="boundary", say=said.append)
+    assert said[0] == f"passed over: {place}/vocab_mapping.pt holds no record (d2t, t2d)"
+    assert len(open_golden(tmp_path / "out").prompts) == 1
+
+
+@pytest.mark.parametrize("ids, trained", [((1, 3, 5, 6), (1, 3, 5)), ((0, 1, 3, 5), (0, 1, 3, 5))])
+@pytest.mark.parametrize("make", [speculators, raw_connector])
+def test_that_the_last_one_is_the_end_is_told_by_its_id(make, ids, trained, target: Path, tmp_path: Path) -> None:
+    import_golden(make(tmp_path / "data"), tmp_path / "out", target, ids=ids, convention="boundary")
+    assert open_golden(tmp_path / "out").trained == trained
 
 
 def test_a_list_of_dicts_is_as_many_records(target: Path, tmp_path: Path) -> None:
@@ -308,7 +347,11 @@ SELF.append(SELF)
         ),
         ({"input_ids": IDS, "hidden_states": torch.zeros(5, 48)}, "input_ids: list of 5, the first int"),
         ({"input_ids": torch.tensor(IDS), "hidden_state": torch.zeros(5, 16)}, "one layer alone"),
-        ({"input_ids": torch.tensor(IDS), "hidden_states": [torch.zeros(5, 16), torch.zeros(4, 16)]}, "no layout fits"),
+        (
+            {"input_ids": torch.tensor(IDS), "hidden_states": [torch.zeros(5, 16), torch.zeros(4, 16)]},
+            "4 rows of states for 5",
+        ),
+        ({"input_ids": torch.tensor(IDS), "hidden_states": torch.zeros(1, 3, 48)}, "3 rows of states for 5 token ids"),
         (torch.zeros(5, 48), r"holds float32 \[5, 48\]: a dict is needed"),
         ([torch.zeros(5, 48)], "list of 1, the first float32"),
         ({"input_ids": torch.tensor(IDS), "hidden_states": torch.zeros(5, 17)}, "no layout fits"),

@@ -34,7 +34,7 @@ def import_golden(
     """
     config = text_config(read_config(target))
     layers, hidden, vocabulary = (int(config[key]) for key in ("num_hidden_layers", "hidden_size", "vocab_size"))
-    records = list(itertools.islice(read_records(path, hidden), limit))
+    records = list(itertools.islice(read_records(path, hidden, say), limit))
     check_token_ids([record.token_ids for record in records], vocabulary, str(path))
     counts = {len(record.states) for record in records}
     if len(counts) > 1:
@@ -43,7 +43,9 @@ def import_golden(
         )
     boundaries, how = _boundaries(records[0], ids, convention, layers)
     if trained is None:
-        trained = boundaries[:-1] if records[0].last_is_end and len(boundaries) > 1 else boundaries
+        # speculators keeps the verifier's last states behind the layers that the draft gets: the id tells.
+        ends = records[0].of_any_layer and len(boundaries) > 1 and boundaries[-1] == layers
+        trained = boundaries[:-1] if ends else boundaries
         if records[0].boundaries is not None:
             raise SpecwireError(
                 "the capture holds boundaries, not which of them the draft was trained on: say so with --trained"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import gzip
 import os
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -45,13 +45,15 @@ class Record:
     states: tuple[torch.Tensor, ...]
     boundaries: tuple[int, ...] | None = None
     final_norm: torch.Tensor | None = None
-    last_is_end: bool = False
+    last_is_end: bool = False  # by the file's layout alone; the id decides where one is given
+    of_any_layer: bool = False  # states that are not said to be those that the draft gets: the last may be L
 
 
-def read_records(path: Path, hidden: int) -> Iterator[Record]:
+def read_records(path: Path, hidden: int, say: Callable[[str], None] = lambda text: None) -> Iterator[Record]:
     """The records below `path`: a capture directory (or what holds one as `capture`), a file, or a directory of files.
 
-    Raises SpecwireError, naming the file, when one of them is not understood or would need unpickling.
+    What lies among the records of a directory and holds neither token ids nor states is passed over, and named by
+    `say`. Raises SpecwireError, naming the file, when one of them is not understood or would need unpickling.
     """
     for folder in (path, path / "capture"):
         if any(folder.glob("rank*/*.safetensors")):
@@ -68,6 +70,9 @@ def read_records(path: Path, hidden: int) -> Iterator[Record]:
         )
     for file in files:
         for origin, held in _held(file):
+            if len(files) > 1 and not held.keys() & set(KNOWN):
+                say(f"passed over: {origin} holds no record ({', '.join(list(held)[:4]) or 'nothing'})")
+                continue
             yield _record(file, origin, held, hidden)
 
 
@@ -88,9 +93,9 @@ def _held(file: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
         return
     loaded, stored = _loaded(file)
     if isinstance(loaded, (list, tuple)) and loaded and all(isinstance(one, dict) for one in loaded):
-        records = {f"{file}[{number}]": one for number, one in enumerate(loaded)}
+        records = {f"{file}[{number}]": _flat(one) for number, one in enumerate(loaded)}
     elif isinstance(loaded, dict):
-        records = {str(file): loaded}
+        records = {str(file): _flat(loaded)}
     else:
         raise SpecwireError(
             f"{file} holds {_described(loaded)}: a dict is needed, or a list of them, with token ids ({', '.join(TOKENS)}) "
@@ -111,7 +116,14 @@ def _held(file: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
     _bounded(file, size)
     if size > SHARED * stored + (1 << 20):
         raise SpecwireError(f"{file} says to hold {size:,} bytes of tensors, and stores {stored:,}: save each once")
-    yield from ((origin, {str(name): value for name, value in one.items()}) for origin, one in records.items())
+    yield from records.items()
+
+
+def _flat(held: Mapping[Any, Any]) -> dict[str, Any]:
+    """A record's values by name: those of a `batch` within it too, unless the record has such itself."""
+    inner = held.get("batch")
+    nested = {str(name): value for name, value in inner.items()} if isinstance(inner, dict) else {}
+    return {**nested, **{str(name): value for name, value in held.items()}}
 
 
 def _loaded(file: Path) -> tuple[Any, int]:
@@ -193,7 +205,12 @@ def _record(file: Path, origin: str, held: Mapping[str, Any], hidden: int) -> Re
         bool(listed) or (file.name.startswith("hs_") and tensors[states_name].dim() == 3)
     )
     return Record(
-        origin, tuple(ids.tolist()), states, final_norm=_plain(final, len(ids), hidden), last_is_end=last_is_end
+        origin,
+        tuple(ids.tolist()),
+        states,
+        final_norm=_plain(final, len(ids), hidden),
+        last_is_end=last_is_end,
+        of_any_layer=states_name == "hidden_states",
     )
 
 
@@ -242,6 +259,11 @@ def _layers(file: str, name: str, states: torch.Tensor, tokens: int, hidden: int
             return tuple(part.contiguous() for part in states.unbind(dim=1))
         if by_layer:
             return tuple(part.contiguous() for part in states.unbind(dim=0))
+    if hidden in shape[1:] or (shape and shape[-1] % hidden == 0):
+        rows = next((size for size in shape if size != 1 and size % hidden), shape[0])
+        raise SpecwireError(
+            f"{name} of {file} is {shape}, {rows} rows of states for {tokens} token ids: save one row for each"
+        )
     raise SpecwireError(f"{name} of {file} is {shape}: with {tokens} tokens and hidden size {hidden} no layout fits")
 
 
