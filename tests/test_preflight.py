@@ -568,15 +568,38 @@ def test_the_launch_serves_something_else(tmp_path):
         (("hub/T", "/srv/d"), []),
         (("hub/8B", "hub/d"), ["wrong-target"]),
         (("/models/t", "hub/EAGLE3"), ["wrong-draft"]),
+        (("/srv/8B", "hub/d"), ["wrong-target"]),
     ):
         document = preflight(served, made, trees, launch=said.format(*names), trained=[2, 6, 9])
-        assert document["verdict"] == ("inconclusive" if skips else "ok")
+        assert document["verdict"] == ("inconclusive" if names[0] == "/srv/8B" else "ok")
         assert [check["id"] for check in document["checks"] if check["state"] == "skipped"] == skips
     snapshot = target(tmp_path / "models--hub--Llama-8B" / "snapshots" / "0123abcd")
     launch = said.format("hub/Llama-8B", made)
     assert preflight(snapshot, made, trees, launch=launch, trained=[2, 6, 9])["verdict"] == "ok"
     kept = golden(tmp_path / "g.safetensors", (2, 6, 9), name=target_name(served, "hub/8B"))
     assert preflight(served, made, trees, launch=said.format("hub/8B", made), golden=kept)["verdict"] == "ok"
+
+
+def test_a_hubs_name_is_looked_up_in_the_local_cache(tmp_path):
+    served, made = target(tmp_path / "t"), draft(tmp_path / "d")
+    folder = tmp_path / "hub" / "models--org--other"
+    target(folder / "snapshots" / "0123", num_hidden_layers=24)
+    (folder / "refs").mkdir()
+    (folder / "refs" / "main").write_text("0123\n")
+    launch = (
+        f"HF_HUB_CACHE={tmp_path}/hub sglang.x; HF_HUB_CACHE={tmp_path}/hub python -m sglang.launch_server "
+        f"--model-path org/other --speculative-algorithm EAGLE3 --speculative-draft-model-path {made}"
+    )
+    document = preflight(served, made, [Tree.find(ADDS_ONE)], launch=launch, trained=[2, 6, 9])
+    assert first(document) == "wrong-target"
+
+
+def test_whose_states_fc_takes_is_told_by_the_slots_first(tmp_path):
+    """Three states of 64 are six of 32: a draft of its own width that leaves out target_hidden_size."""
+    config = draft_config(hidden_size=32, num_attention_heads=4, num_key_value_heads=2)
+    tensors = draft_tensors({**config, "target_hidden_size": 64})
+    cause = run(tmp_path, config, tensors)["causes"][0]
+    assert cause["id"] == "fc-width" and cause["fix"] == '"target_hidden_size": 64 in the draft\'s config.json'
 
 
 def test_an_eagle_head_is_not_judged_as_an_eagle3_draft(tmp_path):

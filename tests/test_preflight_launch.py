@@ -106,8 +106,8 @@ def test_what_is_no_option_of_this_tree_is_listed(options):
             "python -m sglang.launch_server --model-path a\npython -m sglang.launch_server --model-path b",
             "2 launches",
         ),
-        ("--model-path 'a b", "the quote ' before 'a b' is not closed"),
-        ('--tp-size 2 \\\n--model-path "a b', "the quote \" before 'a b' is not closed"),
+        ("--model-path 'a b", "the quote ' on line 1 is not closed"),
+        ('--tp-size 2 \\\n--model-path "a b', 'the quote " on line 2 is not closed'),
     ],
 )
 def test_what_cannot_be_read_is_one_sentence(options, text, said):

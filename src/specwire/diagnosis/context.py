@@ -169,7 +169,7 @@ def tree_rule(tree: Tree, target: Path) -> Rule | None:
 
     def rule(ids: Sequence[int] | None) -> Sequence[int] | None:
         again = found.for_ids(None if ids is None else list(ids))
-        return again.captured if again else None
+        return again.captured if again and again.problem is None else None
 
     return rule
 

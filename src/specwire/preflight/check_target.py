@@ -6,6 +6,7 @@ from pathlib import Path
 
 from specwire.model_files import config_hash, target_name
 from specwire.preflight.facts import Facts, Recorded
+from specwire.preflight.hub import is_hub_id
 from specwire.preflight.outcome import Check, fault, ok, skipped
 
 _SERVE = "serve the target that the draft was trained for"
@@ -80,11 +81,7 @@ def _served(facts: Facts) -> Check | None:
     name = facts.launch.get("model-path") if facts.launch else None
     place = facts.launch.path("model-path") if name else None
     if name and place is None and not _named(name, facts.target_dir, facts.recorded):
-        return skipped(
-            "wrong-target",
-            f"the launch serves {name}, no directory here to compare, and nothing says that {facts.target_dir} is it",
-            needed=True,
-        )
+        return _not_here("wrong-target", f"the launch serves {name}", name, facts.target_dir)
     if place is None or _same(place, facts.target_dir) or config_hash(place) == config_hash(facts.target_dir):
         return None
     return fault(
@@ -104,11 +101,7 @@ def _other_draft(facts: Facts) -> Check:
     if place is None and _named(name, facts.draft_dir):
         return ok("wrong-draft", f"the launch loads {name}, and {facts.draft_dir} is named so")
     if place is None:
-        return skipped(
-            "wrong-draft",
-            f"the launch loads {name}, no directory here to compare, and nothing says that {facts.draft_dir} is it",
-            needed=True,
-        )
+        return _not_here("wrong-draft", f"the launch loads {name}", name, facts.draft_dir)
     if _same(place, facts.draft_dir):
         return ok("wrong-draft", f"the launch loads {place}")
     if config_hash(place) == config_hash(facts.draft_dir):
@@ -118,6 +111,13 @@ def _other_draft(facts: Facts) -> Check:
         f"the launch loads {place}, not {facts.draft_dir}: their config.json differ",
         f"--speculative-draft-model-path {facts.draft_dir}, or give the loaded one as --draft",
     )
+
+
+def _not_here(check: str, does: str, name: str, directory: Path) -> Check:
+    """A model that cannot be compared. A hub's name is what anyone would write for a copy: noted, and no bar."""
+    if is_hub_id(name):
+        return skipped(check, f"{does}, which is not in the local cache: taken to be {directory}")
+    return skipped(check, f"{does}, no directory here to compare, and nothing says that {directory} is it", needed=True)
 
 
 def _named(name: str, directory: Path, recorded: Recorded | None = None) -> bool:

@@ -60,6 +60,13 @@ def _tree(facts: Facts) -> Check | None:
     built = facts.model.shape("fc.weight") if facts.model else None
     if built is None or built == facts.fc:
         return None
+    if facts.draft.get("target_hidden_size") is None and facts.fc_in == facts.slots * facts.hidden:
+        return fault(
+            "fc-width",
+            f"fc takes {facts.fc_in} = {facts.slots} x {facts.hidden}, states of this target; {facts.release} builds "
+            f"{list(built)} for this config ({facts.model.where}), which does not give the target's hidden size",
+            f'"target_hidden_size": {facts.hidden} in the draft\'s config.json',
+        )
     return fault(
         "fc-width",
         f"the checkpoint's fc.weight is {list(facts.fc)}, {facts.release} builds {list(built)} for this config "

@@ -13,7 +13,8 @@ from specwire.preflight.options import Merger, Option, Options, Refusal
 from specwire.preflight.shell import is_open, shown
 from specwire.regular import read_text
 
-LIMIT = 100_000  # values of a file, those of aliases counted each time
+TEXT = 256 * 1024
+LIMIT = 10_000  # values of a file, those of aliases counted each time
 
 
 class _Stopped(Exception):
@@ -40,7 +41,7 @@ def merged(words: list[str], options: Options, folder: Path | None) -> tuple[lis
         path = Path(name).expanduser() if folder is None or Path(name).is_absolute() else folder / name
         if path.suffix.lower() not in (".yaml", ".yml"):
             raise _Stopped(f"--config {name}: the engine takes .yaml or .yml alone", "rename the file")
-        if not path.is_file():
+        if not _is_file(path):
             return rest, [], [f"--config {name} (no such file here)"]
         made, refusals = _words(_read(path), options, options.merger, path.name)
         return [*made, *rest], refusals, []
@@ -54,6 +55,8 @@ def _read(path: Path) -> Mapping[Any, Any]:
     try:
         text = read_text(path)
         know_text(text)
+        if len(text) > TEXT:
+            raise _Stopped(f"{path} has more than {TEXT:,} characters", "give a smaller file")
         document = yaml.safe_load(text)
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         why = " ".join(str(error).split()) if isinstance(error, yaml.YAMLError) else said(error)
@@ -65,6 +68,13 @@ def _read(path: Path) -> Mapping[Any, Any]:
     if _size(document, LIMIT) > LIMIT:
         raise _Stopped(f"{path} holds more than {LIMIT:,} values", "give a smaller file")
     return document
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False
 
 
 def _size(value: Any, most: int) -> int:
@@ -98,7 +108,7 @@ def _words(document: Mapping[Any, Any], options: Options, merger: Merger, name: 
         elif isinstance(value, dict) and merger.nested:
             try:
                 words += [f"--{key}", json.dumps(value)]
-            except (TypeError, ValueError) as error:
+            except (TypeError, ValueError, RecursionError) as error:
                 refusals.append(Refusal(f"{name}: {key}: {error}", "write what JSON can hold", f"--{key}"))
         else:
             words += [f"--{key}", str(value)]

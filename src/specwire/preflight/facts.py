@@ -171,10 +171,17 @@ class Facts:
         width, columns = self.draft_hidden_in, self.fc_in
         if not width or width == self.hidden or not columns or columns % width:
             return None
+        if self.draft.get("target_hidden_size") is None and columns == self.slots * self.hidden:
+            return None  # as many states of this target as there are slots: the config leaves out whose they are
         return (
             f"the draft is for a target of hidden size {width} (fc takes {columns} = {columns // width} x {width}), "
             f"this one has {self.hidden}"
         )
+
+    @property
+    def slots(self) -> int:
+        """How many states the draft should be given: as many as it was trained on, else as many as are captured."""
+        return len(self.trained or self.rule.captured or ()) or 3
 
     @property
     def draft_hidden_in(self) -> int | None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 from specwire.errors import SpecwireError, said
 from specwire.outgoing import know_environment, know_text, know_words
 from specwire.preflight.config_file import merged
+from specwire.preflight.hub import snapshot
 from specwire.preflight.launch_text import Found, in_process, in_yaml, launches
 from specwire.preflight.options import Options, Parsed, Refusal, Unread
 from specwire.preflight.shell import is_open, shown
@@ -88,12 +89,13 @@ class Launch:
         return self.options is not None and f"--{name}" in self.options.by_name
 
     def path(self, name: str) -> Path | None:
-        """The option's value as a directory on this machine; None when it is none (a hub's name, say)."""
+        """The option's value as a directory on this machine, a hub's name as the one in the local cache; None when it
+        is none."""
         value = self.get(name)
         if not isinstance(value, str):
             return None
         path = self.here(value)
-        return path if path.is_dir() else None
+        return path if _there(path, Path.is_dir) else snapshot(value, self.environment)
 
     def absent(self) -> dict[str, str]:
         """Options that name a file to read which is not on this machine, and the file. One three folders deep may
@@ -105,13 +107,21 @@ class Launch:
             and _FILE.fullmatch(value)
             and not _WRITTEN.search(name)
             and (value.count("/") < 2 or value[0] in "./~")
-            and not self.here(value).exists()
+            and not _there(self.here(value), Path.exists)
         }
 
     def here(self, value: str) -> Path:
         """A path of the launch on this machine."""
         path = Path(os.path.expanduser(value))
         return path if path.is_absolute() or self.folder is None else self.folder / path
+
+
+def _there(path: Path, test: Callable[[Path], bool]) -> bool:
+    """Whether a path is there; one that no system would take is not."""
+    try:
+        return test(path)
+    except (OSError, ValueError):
+        return False
 
 
 @dataclass(frozen=True)

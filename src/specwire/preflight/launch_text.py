@@ -20,6 +20,7 @@ DASHES = {"\u2013": "en dash", "\u2014": "em dash", "\u2212": "minus sign", "\u2
 _HOLDER = re.compile(r"<[A-Za-z][^<>]*>")
 _EXEC = re.compile(r"^[ \t]*(ENTRYPOINT|CMD)[ \t]+(\[[^\]]*\])", re.M | re.I)
 _TEMPLATE = re.compile(r"\{\{.*?\}\}", re.S)
+YAML_LIMIT = LIMIT // 4
 _LEVELS = 4  # scripts within scripts
 _NODES = 100_000
 
@@ -62,8 +63,10 @@ def in_yaml(text: str, where: str) -> list[Found] | None:
     """The launches of a YAML or JSON text: compose services, pods, jobs, workflows. None when it is no such text."""
     import yaml
 
-    if len(text) > LIMIT:
-        raise SpecwireError(f"{where} has more than {LIMIT:,} characters: give a launch command or a short script.")
+    if len(text) > YAML_LIMIT:
+        raise SpecwireError(
+            f"{where} has more than {YAML_LIMIT:,} characters: give a launch command or a short script."
+        )
     try:
         documents = list(yaml.safe_load_all(_TEMPLATE.sub(lambda found: json.dumps(opened(found[0]))[1:-1], text)))
     except (yaml.YAMLError, ValueError, RecursionError):

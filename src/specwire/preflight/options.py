@@ -18,6 +18,8 @@ from typing import Any, NoReturn
 from specwire.preflight.interpreter.values import UNKNOWN
 from specwire.preflight.shell import is_open, shown
 
+_RECOVERIES = 30  # slips of one launch that are each taken out to read the rest
+
 
 class Unread:
     """A value that is given, but that the source or the text alone does not tell. `text` is what stands there."""
@@ -135,7 +137,7 @@ class Options:
         """
         refusals: list[Refusal] = []
         left = list(words)
-        for _ in range(len(words) + 2):
+        for _ in range(_RECOVERIES):
             run = _Run(self, left, complete)
             try:
                 parsed = run.parse()
@@ -144,7 +146,7 @@ class Options:
                 left = error.rest
                 continue
             return replace(parsed, refusals=(*refusals, *parsed.refusals))
-        raise AssertionError("each refusal takes a word away")
+        return Parsed({}, frozenset(), tuple(refusals))  # so many slips that the rest tells nothing
 
     def near(self, word: str) -> str | None:
         """The option that a wrong one was probably meant to be."""
@@ -215,12 +217,13 @@ class _Run:
             self.refusals.append(Refusal(why, f"give {lacking[0].names[0]}", lacking[0].names[0]))
 
     def _stray(self, words: list[str]) -> Refusal:
-        why = f"unrecognized arguments: {' '.join(map(shown, words))}"
+        more = f" and {len(words) - 40} more" if len(words) > 40 else ""
+        why = f"unrecognized arguments: {' '.join(map(shown, words[:40]))}{more}"
         named = [word for word in words if word.startswith("-") and len(word) > 1]
         if meant := self._meant(words):
             written = [word.partition("=")[0] for word in meant.values()]
             return Refusal(why, f"write {', '.join(written[:4])}{' ...' * (len(written) > 4)}", named[0])
-        for word in named:
+        for word in named[:5]:
             if near := self.options.near(word):
                 return Refusal(why, f"write {near}", word)
         fix = "take it out, or use a release that has it" if named else "take the stray word out, or quote the value"

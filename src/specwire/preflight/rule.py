@@ -71,7 +71,11 @@ class Rule:
         """
         if self._again is None:
             return None
-        return next((ids for ids in candidates(boundaries) if self._again(ids).captured == tuple(boundaries)), None)
+        return next((ids for ids in candidates(boundaries) if self._again(ids).gives(boundaries)), None)
+
+    def gives(self, boundaries: Sequence[int]) -> bool:
+        """Whether the engine comes up and captures exactly these."""
+        return self.captured == tuple(boundaries) and self.problem is None
 
 
 def captured_boundaries(source: Source, config: Mapping[str, Any], layer_ids: list[int] | None) -> Rule:
@@ -129,7 +133,10 @@ def advice(rule: Rule, wanted: Sequence[int]) -> str:
     """What to write into the draft's config so that this tree captures `wanted`, the boundaries in slot order."""
     ids = rule.ids_for(wanted)
     if ids is None:
-        return f"No layer ids make {rule.release} capture {list(wanted)} for {rule.architecture}."
+        return (
+            f"No layer ids make {rule.release} capture {list(wanted)} for {rule.architecture}: serve it with a release that "
+            "does (preflight --tree A --tree B compares them), or a draft that was trained on boundaries that this one captures."
+        )
     said = f"Write eagle_config.{KEY} = {ids} for {rule.release}."
     if rule.layer_ids and [value + 1 for value in rule.layer_ids] == list(wanted) != list(rule.captured or []):
         said += (

@@ -15,13 +15,15 @@ from dataclasses import dataclass, field
 from specwire.errors import SpecwireError
 
 LIMIT = 1024 * 1024
+WORDS = 2000  # of one command: a launch has some hundred
+MADE = 4 * LIMIT  # characters of all words, those of variables counted each time they are filled in
 Value = str | list[str]
 # Private-use characters: one stands before what is open, the other for a blank inside it.
 _OPEN, _BLANK = "\ue000", "\ue001"
 _NAME = r"[A-Za-z_][A-Za-z0-9_]*"
 _ASSIGN = re.compile(rf"({_NAME})(\+?)=(.*)", re.S)
 _VARIABLE = re.compile(
-    rf"\$(?:({_NAME})|\{{({_NAME})(\[[@*]\])?(?:(:?[-=])([^}}]*))?\}}|(\{{[^}}]*\}})|([@*#?$!0-9-]))"
+    rf"\$(?:({_NAME})|\{{({_NAME})(\[[@*]\])?(?:(:?[-=])([^}}]{{0,2000}}))?\}}|(\{{[^}}]{{0,2000}}\}})|([@*#?$!0-9-]))"
 )
 _PLACEHOLDER = re.compile(r"<[A-Za-z][^<>|;&\n\"'$`]*(?<! )>(?=[\s/]|$)")
 _SETTERS = ("export", "local", "declare", "readonly", "typeset")
@@ -62,6 +64,7 @@ class _Reader:
     commands: list[Command] = field(default_factory=list)
     words: list[str] = field(default_factory=list)
     quoted: bool = False  # whether any of the word under way is: then it is no keyword
+    made: int = 0
     bare: int = 0  # how many words of the command, from its first on, are written without a quote
     begin: int = 0
     torn: list[int] = field(default_factory=list)
@@ -80,6 +83,11 @@ class _Reader:
         return self.text[self.place : self.place + length]
 
     def add(self, text: str) -> None:
+        self.made += len(text)
+        if self.made > MADE or len(self.words) > WORDS:
+            raise SpecwireError(
+                f"{self.where}: line {self.line(self.place)} comes to more words than any launch has. Give a launch command."
+            )
         if self.word is None and not self.words and not self.drop:
             self.begin = max(0, self.place - 1)
         self.word = (self.word or "") + text
@@ -292,9 +300,8 @@ def _double(reader: _Reader) -> None:
 
 
 def _not_closed(reader: _Reader, quote: str, start: int) -> SpecwireError:
-    after = reader.text[start:].splitlines()[:1]
     kind = "bracket" if quote == "(" else "quote"
-    return SpecwireError(f"{reader.where}: the {kind} {quote} before {''.join(after)[:40]!r} is not closed. Close it.")
+    return SpecwireError(f"{reader.where}: the {kind} {quote} on line {reader.line(start)} is not closed. Close it.")
 
 
 def _dollar(reader: _Reader, quoted: bool) -> None:
@@ -373,6 +380,7 @@ def _expanded(reader: _Reader, found: re.Match[str]) -> Value:
 
 def _default(reader: _Reader, text: str) -> str:
     """What stands behind `:-`, with its own variables and without its quotes."""
+    reader.made += len(text)
     made = _VARIABLE.sub(lambda found: _joined(_expanded(reader, found)), text)
     return made.replace('"', "").replace("'", "")
 
