@@ -159,6 +159,7 @@ def test_a_launch_is_taken_and_refused_as_the_release_does(release, tmp_path_fac
     @settings(
         max_examples=max(1, EXAMPLES // len(RELEASES)),
         deadline=None,
+        phases=[Phase.generate],  # to shrink is to ask the release anew for minutes
         suppress_health_check=list(HealthCheck),
         derandomize=True,
         database=None,
