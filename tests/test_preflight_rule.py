@@ -130,7 +130,7 @@ def test_a_release_without_a_rule_is_said_plainly(sources):
         pytest.param(BOUNDARIES, "DeepseekV3ForCausalLM", [3, 31, 59], [3, 31, 59], id="as they are"),
         pytest.param(BOUNDARIES, "DeepseekV3ForCausalLM", [2, 30, 58], [2, 30, 58], id="as they are, the defaults"),
         pytest.param(BOUNDARIES, "GptOssForCausalLM", [3, 30, 61], [3, 30, 61], id="with the final one"),
-        pytest.param(ADDS_ONE, "LlamaForCausalLM", [0, 3, 31], [-1, 2, 30], id="the embedding, if it must be"),
+        pytest.param(ADDS_ONE, "LlamaForCausalLM", [0, 3, 31], None, id="no ids on which the engine would stop"),
         pytest.param(ADDS_ONE, "LlamaForCausalLM", [31, 3, 58], None, id="no ids change the order"),
         pytest.param(ADDS_ONE, "LlamaForCausalLM", [3, 31, 61], None, id="no ids reach the end"),
     ],

@@ -369,17 +369,17 @@ def convert(kind: Any, text: str) -> Any:
 
 
 def _human_readable(text: str) -> int:
-    """`4k`, `1.5M`, `2Ki`: a whole number, whole or with a suffix of thousands or of 1024."""
-    plain, step = text.strip(), {"k": 1, "M": 2, "G": 3, "T": 4}
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([kMGT])(i?)", plain)
+    """`4k`, `1.5M`, `2Ki`: a whole number, plain or with a suffix of thousands (k, M, G, T) or of 1024 (Ki, Mi, Gi, Ti)."""
+    plain, step = text.strip(), {"k": 1, "K": 1, "M": 2, "G": 3, "T": 4}
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)(Ki|Mi|Gi|Ti|k|M|G|T)", plain)
     if found is None:
         return int(plain)
-    number, letter, binary = found.groups()
-    if binary:
+    number, suffix = found.groups()
+    if suffix.endswith("i"):
         if "." in number:
             raise _Worded("Decimals are not allowed with IEC suffixes")
-        return int(number) * 2 ** (10 * step[letter])
-    return int(Decimal(number) * 10 ** (3 * step[letter]))
+        return int(number) * 2 ** (10 * step[suffix[0]])
+    return int(Decimal(number) * 10 ** (3 * step[suffix]))
 
 
 def _graph_backend(text: str) -> str:
