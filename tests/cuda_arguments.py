@@ -16,7 +16,7 @@ import sys
 import types
 from unittest import mock
 
-KERNELS = ("sgl_kernel", "flashinfer", "deep_gemm", "sgl_kernel_npu", "vllm", "aiter", "decord", "xgrammar", "outlines")
+KERNELS = ("sgl_kernel", "flashinfer", "deep_gemm", "sgl_kernel_npu", "aiter", "decord", "xgrammar", "outlines")
 
 
 class _Nothing(types.ModuleType):
@@ -76,6 +76,8 @@ def libraries_as_they_were() -> None:
     for name in ("default_cache_dir", "default_dump_dir", "default_override_dir"):
         if not hasattr(cache, name):
             setattr(cache, name, lambda: "/nonexistent")
+    if not hasattr(torch._C._cpu, "_is_amx_tile_supported"):
+        torch._C._cpu._is_amx_tile_supported = lambda: False
     register, fake = transformers.AutoConfig.register, torch.library.register_fake
 
     def register_fake(name, *args, **kwargs):

@@ -173,6 +173,8 @@ def test_a_launch_is_taken_and_refused_as_the_release_does(release, tmp_path_fac
             words = [*words[:at], *written, *words[at:]]
         serves = options.serve is not None and way >= 8
         theirs = oracle.ask(argv=words, serve=serves)
+        if "module 'logging' has no attribute" in (theirs["message"] or ""):
+            return  # taken by the parser; where the release's logging is set up at once, it ends there
         launch = as_written(words, serves, way, place, options) if words else in_words(words).read(options)
         if launch.unread or launch.open:
             tally["unknown"] += 1

@@ -47,7 +47,11 @@ class Scene:
         words += ["--draft", str(self.folder / "draft"), "--device", "cuda", *more]
         env = {**os.environ, "TMPDIR": str(self.folder / "tmp"), "SPECWIRE_TEST": self.folder.name}
         started = subprocess.Popen(
-            [sys.executable, "-m", "specwire", *words], env=env, stderr=subprocess.PIPE, text=True
+            [sys.executable, "-m", "specwire", *words],
+            env=env,
+            stderr=subprocess.PIPE,
+            text=True,
+            preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # ignored below nohup
         )
         until = time.monotonic() + 60
         while not self.run_id:
