@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import resource
 import shutil
@@ -445,3 +446,14 @@ def test_whatever_breaks_the_reader_is_not_understood(sources, monkeypatch):
     monkeypatch.setattr(execute, "call", lambda *given: 1 / 0)
     found = rule(sources, BOUNDARIES, "LlamaForCausalLM", [2, 30, 57])
     assert re.fullmatch(r"not understood: sglang/srt/models/llama.py:\d+: ZeroDivisionError: .*", found.problem)
+
+
+def test_a_tree_with_taps_is_read_as_without(tmp_path):
+    from small_trees import applied, make_tree
+
+    bare, tapped = make_tree(tmp_path / "bare"), make_tree(tmp_path / "tapped")
+    applied(tapped)
+    for name in bare.python_files("sglang/srt/models"):
+        ours, theirs = (Source(tree).module(name).node for tree in (tapped, bare))
+        assert ast.dump(ours) == ast.dump(theirs), name
+        assert tapped.read(name) != bare.read(name) or b"specwire" not in tapped.read(name)

@@ -93,8 +93,7 @@ class Layer:
     @cached_property
     def run(self) -> Run:
         """How it was run: the way that explains all kinds of forward, else the one that explains those that differ."""
-        if not self.made:
-            raise NotSeen("no state of the draft's own was captured (concat-last)")
+        self._seen()
         explained = {kind: self._explain([kind]) for kind in self.kinds}
         odd = tuple(kind for kind, name in explained.items() if name != AS_CONFIGURED)
         whole = self._explain(self.kinds)
@@ -112,6 +111,7 @@ class Layer:
     @cached_property
     def errors(self) -> dict[str, list[float]]:
         """The relative error of each state, for each way to run the layer; further ways only where it is needed."""
+        self._seen()
         found = self._errors(self._ways())
         self._search_windows(found)
         if self._named(found, self.kinds) is None or any(self._named(found, [kind]) is None for kind in self.kinds):
@@ -123,8 +123,13 @@ class Layer:
         """The stream before the final norm of each state, and the MLP's part of it, as configured: [2, states, hidden]."""
         import torch
 
+        self._seen()
         stream, branch = self.reference.layer(self._rows, self._asks, [self._ways()[0]])
         return torch.stack([stream[0], branch[0]])
+
+    def _seen(self) -> None:
+        if not self.made:
+            raise NotSeen("no state of the draft's own was captured (concat-last)")
 
     def _explain(self, kinds: Sequence[str]) -> str | None:
         return self._named(self.errors, kinds)

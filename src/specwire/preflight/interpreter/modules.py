@@ -11,6 +11,7 @@ from typing import Any
 
 from specwire.errors import SpecwireError
 from specwire.gate.pristine import release_name
+from specwire.patching.marks import marks
 from specwire.preflight.interpreter.module import Module, bound_names
 from specwire.preflight.interpreter.values import ClassRef, External, Function
 from specwire.trees.tree import Tree
@@ -21,7 +22,18 @@ MODELS = "sglang/srt/models"
 @lru_cache(maxsize=256)
 def _syntax(data: bytes) -> ast.Module:
     """Only ever read: a verdict asks one tree in several ways, and each way reads the same files."""
-    return ast.parse(data)
+    return ast.parse(_untapped(data))
+
+
+def _untapped(data: bytes) -> bytes:
+    """A file as it is without its taps, each line where it was: what only reports is no part of a rule."""
+    tapped = [mark.line for mark in marks(data) if mark.intact]
+    if not tapped:
+        return data
+    lines = data.splitlines(keepends=True)
+    for line in tapped:
+        lines[line - 1] = b"\n"
+    return b"".join(lines)
 
 
 @dataclass(eq=False)
