@@ -17,7 +17,7 @@ from specwire.needs import EXTRAS
 
 PACKAGES = (
     "click", "libcst", "torch", "sglang", "transformers", "safetensors", "compressed-tensors", "numpy", "sgl-kernel",
-    "flashinfer-python", "triton",
+    "flashinfer-python", "triton", "greenlet",
 )  # fmt: skip
 
 

@@ -10,6 +10,7 @@ from specwire.errors import SpecwireError
 EXTRAS = {
     "torch": ("check", ("check", "verify", "golden build", "golden import")),
     "transformers": ("golden", ("golden build",)),
+    "greenlet": ("golden", ("golden build",)),
 }
 
 
@@ -31,6 +32,5 @@ def missing_package(name: str) -> str | None:
         return None
     return (
         f"this command needs {name}, which this Python does not have. "
-        f"Type: pip install 'specwire[{EXTRAS[name][0]}]', or install specwire into the environment of the engine, "
-        "which has it: pip install specwire"
+        f"Type: pip install 'specwire[{EXTRAS[name][0]}]', in the environment of the engine for the same torch and models"
     )

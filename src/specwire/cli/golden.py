@@ -10,7 +10,8 @@ import click
 
 from specwire.cli import _options
 from specwire.cli._progress import Shown
-from specwire.errors import SpecwireError, said
+from specwire.errors import SpecwireError, said, shortened
+from specwire.needs import require
 from specwire.regular import read_json
 
 
@@ -31,6 +32,29 @@ def command() -> None:
     "prompts_file",
     type=click.Path(path_type=Path),
     help="JSON file with a list of lists of token ids.",
+)
+@click.option(
+    "--text",
+    "texts",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="File whose text is one prompt, by the target's own tokenizer; may be repeated.",
+)
+@click.option(
+    "--messages",
+    type=click.Path(path_type=Path),
+    metavar="FILE.jsonl",
+    help="Conversations, one a line: a list of messages, or an object with messages and tools, by the target's own chat "
+    "template.",
+)
+@click.option(
+    "--thinking", type=click.Choice(["on", "off"]), help="The chat template's thinking switch; its own default without."
+)
+@click.option(
+    "--template-args",
+    metavar="JSON",
+    help='Further variables of the chat template, such as {"reasoning_effort": "low"}.',
 )
 @click.option(
     "--trained",
@@ -57,6 +81,10 @@ def build(
     out: Path,
     tokens: tuple[str, ...],
     prompts_file: Path | None,
+    texts: tuple[Path, ...],
+    messages: Path | None,
+    thinking: str | None,
+    template_args: str | None,
     trained: list[int] | None,
     boundaries: str,
     dtype: str | None,
@@ -69,20 +97,34 @@ def build(
 
     What has been computed is kept beside the file: stopped or killed, the same command goes on at that layer.
 
+    \b
     Example: specwire golden build --target models/target --out target.safetensors --trained 3,31,59
+             specwire golden build --target models/target --out chat.safetensors --messages chat.jsonl --thinking off
     """
+    require("torch", "transformers", "greenlet")
     from specwire.goldens.build import build_golden
+    from specwire.goldens.texts import from_messages, from_texts
 
-    prompts = [_options.numbers(text, "--tokens") for text in tokens] or None
+    if sum(map(bool, (tokens, prompts_file, texts, messages))) > 1:
+        raise SpecwireError("give one of --tokens, --prompts, --text and --messages")
+    if (thinking or template_args) and not messages:
+        raise SpecwireError(
+            "--thinking and --template-args are the chat template's: give the conversations as --messages"
+        )
+    prompts, words = [_options.numbers(text, "--tokens") for text in tokens] or None, None
     if prompts_file:
-        if prompts:
-            raise SpecwireError("give --tokens or --prompts, not both")
         prompts = _read_prompts(prompts_file)
+    elif texts:
+        prompts, words = from_texts(target, texts)
+    elif messages:
+        switch = None if thinking is None else thinking == "on"
+        prompts, words = from_messages(target, messages, thinking=switch, arguments=_object(template_args))
     with Shown(quiet) as progress:
         build_golden(
             target,
             out,
             prompts,
+            words=words,
             dtype=dtype,
             trained=trained,
             boundaries=None if boundaries == "all" else _options.numbers(boundaries, "--boundaries"),
@@ -200,6 +242,16 @@ def _show(path: Path, as_json: bool) -> None:
         _options.emit(document)
     else:
         print(describe_text(document))
+
+
+def _object(text: str | None) -> dict[str, Any]:
+    try:
+        found = json.loads(text or "{}")
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise SpecwireError(f"--template-args takes a JSON object, not {shortened(text)}")
+    return found
 
 
 def _read_prompts(path: Path) -> list[list[int]]:

@@ -151,6 +151,7 @@ def report(evidence: Evidence, slots: list[Slot], summary: Summary) -> dict[str,
             "path": None if evidence.alone else str(golden.path),
             "target": golden.target,
             "source": golden.source,
+            "prompts": [prompt.described() for prompt in golden.prompts],
         },
         "compared": summary.origin,
     }

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from specwire.diagnosis.scope import described
+from specwire.goldens.show import SHOWN_PROMPTS, words_line
 from specwire.outgoing import write_text
 from specwire.regular import read_text
 
@@ -185,6 +186,8 @@ def _facts(document: dict[str, Any]) -> str:
         facts["tree"] = f"{run['tree']}, SGLang {run['version'] or 'of unknown version'}, on {run['device']}"
         facts["target served"], facts["draft"] = run["target"], run["draft"]
         facts["engine arguments"] = shlex.join(run["engine_arguments"]) or "none"
+    told = [(number, words_line(one)) for number, one in enumerate(golden["prompts"])]
+    facts |= {f"prompt {number}": words for number, words in told[:SHOWN_PROMPTS] if words}
     facts |= {
         "target": golden["target"],
         "golden": f"{golden['path'] or 'none'} ({golden['source']})",

@@ -8,6 +8,7 @@ from typing import Any
 
 from specwire.diagnosis.acceptance import ENOUGH
 from specwire.diagnosis.scope import described
+from specwire.goldens.show import SHOWN_PROMPTS, words_line
 
 _COLOURS = {"match": "32", "mismatch": "31", "inconclusive": "33", "not-compared": "33"}
 
@@ -57,10 +58,19 @@ def _headline(document: dict[str, Any], colour: bool) -> str:
         f"{document['golden_concat_shape']}",
         f"ranks     {document['ranks']}" + _agreement(document),
         *_sites(document),
+        *_prompts(document),
         *(f"{'compared' if not number else '':8}  {line}" for number, line in enumerate(described(document["scope"]))),
         f"noise     {_short(document['noise_floor'])} ({document['noise_source']})" + _repeats(document),
     ]
     return "\n".join(lines)
+
+
+def _prompts(document: dict[str, Any]) -> list[str]:
+    """What each of the golden's prompts was, where it was made from text."""
+    told = [(number, words_line(one)) for number, one in enumerate(document["golden"]["prompts"])]
+    lines = [f"prompt {number:<2} {words}" for number, words in told if words]
+    more = len(lines) - SHOWN_PROMPTS
+    return lines[:SHOWN_PROMPTS] + ([f"          and {more} more (--json has all)"] if more > 0 else [])
 
 
 def _alone(document: dict[str, Any], colour: bool) -> list[str]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from specwire.errors import SpecwireError
 from specwire.goldens import stream
 from specwire.goldens.checkpoint import Checkpoint
-from specwire.goldens.golden import STRAY, Noise, check_token_ids
+from specwire.goldens.golden import STRAY, Noise, Words, check_token_ids
 from specwire.goldens.labels import ASSUMED, TRUE_LIST
 from specwire.goldens.resume import Unfinished
 from specwire.goldens.write import States, write_golden
@@ -43,6 +43,7 @@ def build_golden(
     out: Path,
     prompts: Sequence[Sequence[int]] | None = None,
     *,
+    words: Sequence[Words | None] | None = None,
     dtype: str | None = None,
     trained: Sequence[int] | None = None,
     boundaries: Sequence[int] | None = None,
@@ -51,7 +52,8 @@ def build_golden(
     say: Callable[[str], None] = lambda text: None,
     progress: Progress = silent,
 ) -> None:
-    """Run the target at `target` on `prompts` and write every boundary (or `boundaries`) to `out`.
+    """Run the target at `target` on `prompts` and write every boundary (or `boundaries`) to `out`. `words`: what each
+    prompt was made from.
 
     One layer of weights is in memory at a time, so a target of any size will do, and nothing above the highest boundary is
     read. What has been computed is kept beside `out` until the golden is written: after a stop the same call goes on.
@@ -92,7 +94,9 @@ def build_golden(
     )
     served = [_states(target, ids, heard[dtype, number]) for number, ids in enumerate(prompts)]
     exact = [_states(target, ids, heard[wider, number]) for number, ids in enumerate(prompts)]
-    stored = [_stored(states, wanted, dtype) for states in exact]
+    stored = [
+        _stored(states, wanted, dtype, of) for states, of in zip(exact, words or [None] * len(exact), strict=True)
+    ]
     noise = {dtype: _noise(served, stored, wanted), wider: _noise(exact, stored, wanted)}
     write_golden(
         out,
@@ -134,7 +138,7 @@ def _states(target: Path, ids: Sequence[int], heard: stream.Heard) -> States:
     return States(ids, heard.boundaries, heard.final_norm, residuals)
 
 
-def _stored(states: States, wanted: Sequence[int], dtype: str) -> States:
+def _stored(states: States, wanted: Sequence[int], dtype: str, words: Words | None) -> States:
     import torch
 
     to = getattr(torch, dtype)
@@ -143,6 +147,7 @@ def _stored(states: States, wanted: Sequence[int], dtype: str) -> States:
         {k: states.boundaries[k].to(to) for k in wanted},
         None if states.final_norm is None else states.final_norm.to(to),
         {k: residual.to(to) for k, residual in states.residuals.items()},
+        words,
     )
 
 

@@ -32,12 +32,34 @@ _NAME = re.compile(r"(?:prompt\.(\d{1,6})\.)?(?:(boundary|residual)\.(\d{1,5})|t
 
 
 @dataclass(frozen=True)
+class Words:
+    """What token ids were made from: the text, and where a chat template made that of a conversation, the template's
+    hash (16 hex digits) and the arguments that it was given."""
+
+    text: str
+    template: str = ""
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Prompt:
-    """One prompt: the prefix of its tensors' names, its token ids, and which boundaries are known for it."""
+    """One prompt: the prefix of its tensors' names, its token ids, which boundaries are known for it, and the words
+    that the ids were made from, where they were."""
 
     prefix: str
     token_ids: tuple[int, ...]
     boundaries: tuple[int, ...]
+    words: Words | None = None
+
+    def described(self) -> dict[str, Any]:
+        """For a JSON document: what the prompt was."""
+        words = self.words
+        return {
+            "tokens": len(self.token_ids),
+            "text": words.text if words else None,
+            "template": (words.template or None) if words else None,
+            "template_arguments": dict(words.arguments) if words else {},
+        }
 
 
 @dataclass(frozen=True)
@@ -178,10 +200,35 @@ def _prompts(file: TensorFile, layers: int, hidden: int) -> tuple[Prompt, ...]:
     if (tokens := sum(prod(file.entry(prefix + "token_ids").shape) for prefix in known)) > TOKEN_LIMIT:
         raise SpecwireError(f"{file.path} holds {tokens:,} token ids, more than the {TOKEN_LIMIT:,} that are read")
     order = sorted(known, key=lambda prefix: int(prefix.split(".")[1]) if prefix else -1)
-    return tuple(_prompt(file, prefix, known[prefix]) for prefix in order)
+    words = _words(file, len(order))
+    return tuple(_prompt(file, prefix, known[prefix], of) for prefix, of in zip(order, words, strict=True))
 
 
-def _prompt(file: TensorFile, prefix: str, boundaries: set[int]) -> Prompt:
+def _words(file: TensorFile, count: int) -> list[Words | None]:
+    """What the metadata says that each prompt was made from."""
+    if "prompts" not in file.metadata:
+        return [None] * count
+    try:
+        found = [None if one is None else _words_of(one) for one in _json(file, "prompts")]
+    except (KeyError, TypeError, ValueError):
+        found = []
+    if len(found) != count:
+        raise SpecwireError(
+            f"prompts in the metadata of {file.path} must be a list of {{text, template, template_arguments}} for each of its "
+            f"{count} prompts"
+        )
+    return found
+
+
+def _words_of(one: Any) -> Words:
+    text, template, arguments = one["text"], one["template"], one["template_arguments"]
+    if not isinstance(text, str) or not isinstance(template, str) or not isinstance(arguments, dict):
+        raise TypeError
+    text.encode()  # half a surrogate pair is a ValueError
+    return Words(text, template, arguments)
+
+
+def _prompt(file: TensorFile, prefix: str, boundaries: set[int], words: Words | None) -> Prompt:
     entry = file.entry(prefix + "token_ids")
     if entry.dtype != "I64" or len(entry.shape) != 1 or entry.shape[0] == 0:
         raise SpecwireError(
@@ -196,7 +243,7 @@ def _prompt(file: TensorFile, prefix: str, boundaries: set[int]) -> Prompt:
     ids = tuple(int(value) for value in file.values(prefix + "token_ids", 0, entry.shape[0]))
     if min(ids) < 0:
         raise SpecwireError(f"{prefix}token_ids of {file.path} holds the negative id {min(ids)}")
-    return Prompt(prefix, ids, tuple(sorted(boundaries)))
+    return Prompt(prefix, ids, tuple(sorted(boundaries)), words)
 
 
 def _number(file: TensorFile, key: str, limit: int = 10**9) -> int:

@@ -27,6 +27,7 @@ class LogGolden:
     target: str
     source: str
     boundaries: tuple[int, ...] = ()
+    prompts: tuple[()] = ()  # whoever made the log knows them
     noise: Mapping[str, Mapping[int, Noise]] = field(default_factory=dict)
     assumed: None = None  # its slots are a server's own
 

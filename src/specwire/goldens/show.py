@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 from specwire.goldens.golden import Golden, open_golden
 from specwire.goldens.log import LogGolden, is_log_golden, open_log_golden
 
-SHOWN_TOKENS, SHOWN_PROMPTS = 16, 8
+SHOWN_TOKENS, SHOWN_PROMPTS, SHOWN_TEXT = 16, 8, 90
 
 
 def describe(path: Path) -> dict[str, Any]:
@@ -30,9 +31,7 @@ def _of_tensors(golden: Golden) -> dict[str, Any]:
         "trained_assumed": golden.assumed is not None,
         "boundaries": list(golden.boundaries),
         "final_norm": golden.has("final_norm"),
-        "prompts": [
-            {"tokens": len(prompt.token_ids), "token_ids": list(prompt.token_ids)} for prompt in golden.prompts
-        ],
+        "prompts": [{**prompt.described(), "token_ids": list(prompt.token_ids)} for prompt in golden.prompts],
         "concat_shape": [len(golden.prompts[0].token_ids), golden.hidden * len(golden.trained)],
         "slots": [
             {
@@ -89,7 +88,10 @@ def describe_text(document: dict[str, Any]) -> str:
             f"holds     {'all ' if full else ''}{len(known)} boundaries{'' if full else f' {known}'}"
             f"{', final norm' if document['final_norm'] else ''}"
         )
-        lines += [_prompt(number, one["token_ids"]) for number, one in enumerate(document["prompts"][:SHOWN_PROMPTS])]
+        for number, one in enumerate(document["prompts"][:SHOWN_PROMPTS]):
+            lines.append(_prompt(number, one["token_ids"]))
+            if words := words_line(one):
+                lines.append(f"          {words}")
         if (more := len(document["prompts"]) - SHOWN_PROMPTS) > 0:
             lines.append(f"          and {more} more (--tokens gives all)")
     for slot in document["slots"]:
@@ -99,6 +101,18 @@ def describe_text(document: dict[str, Any]) -> str:
             + (f"  noise {noise}" if noise else "")
         )
     return "\n".join(lines)
+
+
+def words_line(prompt: dict[str, Any]) -> str:
+    """The text that a prompt was made from, in one line, and what made it a conversation; nothing for bare ids."""
+    if prompt["text"] is None:
+        return ""
+    given = "".join(f", {name}={json.dumps(value)}" for name, value in prompt["template_arguments"].items())
+    template = f" (chat template {prompt['template']}{given})" if prompt["template"] else ""
+    text = json.dumps(prompt["text"], ensure_ascii=False)
+    if len(text) > SHOWN_TEXT:
+        text = f"{text[: 2 * SHOWN_TEXT // 3]} ... {text[-SHOWN_TEXT // 3 :]}"
+    return text + template
 
 
 def _assumed(document: dict[str, Any]) -> str:

@@ -6,10 +6,10 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from specwire.errors import SpecwireError, said
-from specwire.goldens.golden import SCHEMA, Noise
+from specwire.goldens.golden import SCHEMA, Noise, Words
 from specwire.tensorfile import write_tensors
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ class States:
     boundaries: Mapping[int, torch.Tensor]
     final_norm: torch.Tensor | None = None
     residuals: Mapping[int, torch.Tensor] = field(default_factory=dict)
+    words: Words | None = None
 
 
 def write_golden(
@@ -59,6 +60,8 @@ def write_golden(
         "source": source,
         **(extra or {}),
     }
+    if any(states.words for states in prompts):
+        metadata["prompts"] = json.dumps([_words(states.words) for states in prompts])
     if noise:
         metadata["noise"] = json.dumps(
             {
@@ -70,3 +73,9 @@ def write_golden(
         write_tensors(path, tensors, metadata)
     except OSError as error:
         raise SpecwireError(f"cannot write {path}: {said(error)}") from error
+
+
+def _words(words: Words | None) -> dict[str, Any] | None:
+    if words is None:
+        return None
+    return {"text": words.text, "template": words.template, "template_arguments": dict(words.arguments)}
