@@ -41,6 +41,7 @@ test: test-quick
 
 test-quick: setup
 	$(BIN)/ruff check --quiet . && $(BIN)/ruff format --quiet --check .
+	$(BIN)/mypy
 	$(PYTEST) -n 2 --dist worksteal -m "not engine and not release and not slow"
 
 # A page for every cause and probe, from their docstrings.
@@ -60,4 +61,4 @@ bench: setup
 	for each in benchmarks/bench_*.py; do $(BIN)/python $$each || exit 1; done
 
 clean:
-	rm -rf $(VENV) $(CACHE) build *.egg-info
+	rm -rf $(VENV) $(CACHE) .mypy_cache build *.egg-info

@@ -1,11 +1,14 @@
 """Reports the concatenation that the logits processor keeps for the draft in LAST mode."""
 
-from specwire.probe import Probe, Tap
+from __future__ import annotations
+
+from specwire import sites
+from specwire.probe import Found, Probe, Tap, Unrecognised
 
 
-def find(source, sites):
+def find(source: sites.Source) -> Found:
     for found in sites.concats(source, "last"):
-        if isinstance(found, sites.Unrecognised):
+        if isinstance(found, Unrecognised):
             yield found
             continue
         place, packed = found

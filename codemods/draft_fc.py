@@ -1,11 +1,14 @@
 """Reports whether the draft's width test let `fc` run, with its input and its output."""
 
-from specwire.probe import Probe, Tap
+from __future__ import annotations
+
+from specwire import sites
+from specwire.probe import Absent, Found, Probe, Tap, Unrecognised
 
 
-def find(source, sites):
+def find(source: sites.Source) -> Found:
     for draft in sites.drafts(source):
-        if isinstance(draft, (sites.Absent, sites.Unrecognised)):
+        if isinstance(draft, (Absent, Unrecognised)):
             yield draft
             continue
         model, batch = sites.model_argument(draft.function), sites.batch_arguments(draft.test)

@@ -1,13 +1,16 @@
 """Reports boundary 0: the target's embeddings, computed or handed in."""
 
-from specwire.probe import Probe, Tap
+from __future__ import annotations
+
+from specwire import sites
+from specwire.probe import Absent, Found, Probe, Tap, Unrecognised
 
 
-def find(source, sites):
+def find(source: sites.Source) -> Found:
     loops, rest = sites.targets(source)
     for loop in sites.functions(loops):
         found = sites.embedding(loop)
-        if isinstance(found, (sites.Absent, sites.Unrecognised)):
+        if isinstance(found, (Absent, Unrecognised)):
             yield found
             continue
         place, hidden = found

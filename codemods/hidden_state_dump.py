@@ -1,9 +1,12 @@
 """Dumps whole boundaries from the target's layer loop, as training data holds them."""
 
-from specwire.probe import Absent, Probe, Tap
+from __future__ import annotations
+
+from specwire import sites
+from specwire.probe import Absent, Found, Probe, Tap
 
 
-def find(source, sites):
+def find(source: sites.Source) -> Found:
     loops, rest = sites.targets(source)
     for loop in loops:
         stream = sites.stream(loop)

@@ -1,9 +1,12 @@
 """Reports each boundary that the target captures for the draft, as the engine keeps it."""
 
-from specwire.probe import Probe, Tap
+from __future__ import annotations
+
+from specwire import sites
+from specwire.probe import Found, Probe, Tap
 
 
-def find(source, sites):
+def find(source: sites.Source) -> Found:
     loops, rest = sites.targets(source)
     for capture, loop in sites.captures(loops):
         batch = sites.batch_arguments(capture.place, loop)

@@ -1,15 +1,14 @@
 """Times the stages of each speculative cycle, and counts what was accepted."""
 
-from specwire.probe import Probe, Tap, Unrecognised
+from __future__ import annotations
+
+from specwire import sites
+from specwire.probe import Found, Probe, Tap, Unrecognised
 
 
-def find(source, sites):
-    from specwire.sites import (
-        workers,  # LibCST is dear to import, and listing the probes needs none of it
-    )
-
-    for found in (*workers.stages(source), *workers.target_forwards(source)):
-        if isinstance(found, workers.Missing):
+def find(source: sites.Source) -> Found:
+    for found in (*sites.stages(source), *sites.target_forwards(source)):
+        if isinstance(found, sites.Missing):
             yield Unrecognised(found.qualname, found.why)
         else:
             yield Tap(found.place, "above", f'timed("{found.name}")')

@@ -48,6 +48,7 @@ BEFORE = {
     "read in a lambda": ("here = lambda: x", "x", None),
     "a nested function": ("def x():\n    pass\nhere = 1", "x", "x"),
     "annotated only": ("x: int\nhere = 1", "x", None),
+    "annotated itself, without a value": ("here: int", "x", None),
     "unpacked": ("(x, y), z = f()\nhere = 1", "y", "y"),
 }
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
-from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -39,6 +38,9 @@ class Unrecognised:
     why: str
 
 
+Found = Iterator[Tap | Absent | Unrecognised]
+
+
 @dataclass(frozen=True)
 class Site:
     """One probe at one site: `applied`, `already`, `removed`, `absent`, `failed` or `edited`."""
@@ -53,7 +55,7 @@ class Site:
 
 @dataclass(frozen=True)
 class Probe:
-    """`find(source, sites)` yields what the probe does in a file; `sites` is the module of structural matchers.
+    """`find(source)` yields what the probe does in a file, by the structural matchers of `specwire.sites`.
 
     A file is looked at when its name matches one of `files` and its bytes hold one of `needles`. A case is a
     source in which each line that starts with `+` is a tap's call: what stands there after insertion, and not
@@ -65,7 +67,7 @@ class Probe:
     site: str
     files: tuple[str, ...]
     needles: tuple[bytes, ...]
-    find: Callable[[Source, ModuleType], Iterable[Tap | Absent | Unrecognised]]
+    find: Callable[[Source], Found]
     cases: tuple[str, ...] = field(default=(), repr=False)
 
     def takes(self, name: str, data: bytes) -> bool:

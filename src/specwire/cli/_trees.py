@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from specwire.cli import _options as options
@@ -66,7 +66,7 @@ def refuse_begun(places: list[Path]) -> None:
 
 
 def write_guarded(
-    outcome: Outcome, write: Callable[[], object], force: bool, wait: float | None, quiet: bool
+    outcome: Outcome, write: Callable[[], Iterable[Path | str] | None], force: bool, wait: float | None, quiet: bool
 ) -> Outcome:
     """Write, unless a process runs from the tree: then the outcome is `refused`, and says who."""
     try:
@@ -123,10 +123,10 @@ def _print(outcome: Outcome, dry_run: bool, every_site: bool) -> None:
     states = [site.state for site in outcome.sites]
     done = "applied" if outcome.incomplete else outcome.result
     count = states.count(done) or len(states)
-    files = len(outcome.changes) or len({site.file for site in outcome.sites if site.state in (done, "edited")})
+    touched = len(outcome.changes) or len({site.file for site in outcome.sites if site.state in (done, "edited")})
     version = f"SGLang {outcome.tree.version or 'of unknown version'}"
     result = f"would be {outcome.result}" if dry_run and outcome.changes else outcome.result
-    options.say(f"{result}: {options.counted(count, 'site')}, {options.counted(files, 'file')}, {version}")
+    options.say(f"{result}: {options.counted(count, 'site')}, {options.counted(touched, 'file')}, {version}")
     if outcome.why:
         options.say(outcome.why)
     if outcome.exit_code == FAULT:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from specwire import __version__
 from specwire.gate.leftovers import RULES, Finding, Report
+
+if TYPE_CHECKING:
+    from xml.etree.ElementTree import Element
 
 
 def shown(report: Report, finding: Finding) -> str:
@@ -141,7 +144,7 @@ def _sarif_result(report: Report, finding: Finding, rules: list[str]) -> dict[st
     return result
 
 
-def _case(suite, report: Report, finding: Finding):
+def _case(suite: Element, report: Report, finding: Finding) -> Element:
     from xml.etree import ElementTree as xml
 
     name = f"{finding.rule} at line {finding.line}" if finding.line else finding.rule

@@ -116,7 +116,11 @@ def _in_text(storage: bytearray) -> Callable[[bytes, int], bool] | None:
     search.argtypes = (ctypes.c_void_p, ctypes.c_char_p)
     start = (ctypes.c_char * len(storage)).from_buffer(storage)  # keeps the storage where it is
     address = ctypes.addressof(start)
-    return lambda needle, begin, _alive=start: search(address + begin, needle) is not None
+
+    def found(needle: bytes, begin: int, _alive: ctypes.Array[ctypes.c_char] = start) -> bool:
+        return search(address + begin, needle) is not None
+
+    return found
 
 
 def _processors() -> int:

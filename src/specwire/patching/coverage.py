@@ -12,7 +12,7 @@ from specwire.patching.insert import NotTapped, render
 from specwire.patching.taps import TappedFile
 from specwire.probe import Site, Unrecognised
 from specwire.progress import Progress, silent
-from specwire.sites import drafts, lineage, loops, streams
+from specwire.sites import lineage, loops, streams, width_tests
 from specwire.sites.source import Source, opened
 from specwire.trees.tree import Tree
 
@@ -91,10 +91,10 @@ def _families(source: Source) -> Iterator[tuple[str, tuple[str, str]]]:
             yield function.qualname, ("processor", "packs what was captured")
         return
     for loop in loops.capture_loops(source):
-        known = isinstance(loop, loops.CaptureLoop)
-        yield loop.function.qualname, ("loop", _family(loop) if known else "not recognised")
-    for draft in drafts.drafts(source):
-        if isinstance(draft, drafts.Draft):
+        family = _family(loop) if isinstance(loop, loops.CaptureLoop) else "not recognised"
+        yield loop.function.qualname, ("loop", family)
+    for draft in width_tests.drafts(source):
+        if isinstance(draft, width_tests.Draft):
             yield draft.function.qualname, ("draft", "width test, then fc")
         elif isinstance(draft, Unrecognised):
             yield draft.qualname, ("draft", "not recognised")

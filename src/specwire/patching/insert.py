@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import builtins
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -14,9 +13,9 @@ from specwire.errors import SpecwireError
 from specwire.patching import marks
 from specwire.patching.taps import TappedFile
 from specwire.probe import Absent, Probe, Site, Tap, Unrecognised
-from specwire.sites import matchers
 from specwire.sites.bindings import unreadable
 from specwire.sites.source import Source, opened, sha256
+from specwire.syntax import last_line
 
 
 @dataclass(frozen=True)
@@ -56,7 +55,7 @@ def render(
     source = opened(name, original, read)
     try:
         assert source.syntax is not None
-        found = [(probe, result) for probe, recipe in probes.items() for result in recipe.find(source, matchers)]
+        found = [(probe, result) for probe, recipe in probes.items() for result in recipe.find(source)]
     except (SyntaxError, ValueError) as error:
         raise NotTapped(name, f"not Python ({error})", getattr(error, "lineno", None) or 1) from error
     except cst.ParserSyntaxError as error:
@@ -87,7 +86,7 @@ def _check_names(source: Source, probe: str, tap: Tap) -> None:
     """A tap may only read what is surely bound there: an unbound name would raise into the engine."""
     if tap.where == "above":
         return
-    for argument in cst.parse_expression(tap.code).args:
+    for argument in cst.ensure_type(cst.parse_expression(tap.code), cst.Call).args:
         for used in unreadable(tap.place, tap.where, argument.value) - source.imported - set(dir(builtins)):
             why = f"{probe} in {tap.place.function.qualname} would read {used}, which may not be bound there"
             raise NotTapped(source.name, why, tap.place.lines[0])
@@ -107,7 +106,8 @@ def _with_lines(source: Source, taps: Sequence[tuple[str, Tap]]) -> bytes:
     first, last = _first_import(source)
     code = marks.marked(marks.IMPORT_CODE, marks.IMPORT, sha256(source.data))
     lines.append(_line(source, first, last, (0, 0), code))
-    out, done = [], 0
+    out: list[bytes] = []
+    done = 0
     for line in sorted(lines, key=lambda each: (each.at, each.rank)):
         out += source.lines[done : line.at]
         out.append(line.text)
@@ -128,21 +128,23 @@ def _tap_line(source: Source, probe: str, tap: Tap) -> _Line:
 
 def _line(source: Source, first: int, at: int, rank: tuple[int, int], code: str) -> _Line:
     """`code` as a line of its own after line `at`, indented and ended as line `first` is."""
-    end = re.search(rb"\r?\n?$", source.lines[max(at, 1) - 1])[0]
+    after = source.lines[max(at, 1) - 1]
+    end = after[len(after.rstrip(b"\r\n")) :]
     if not end:
         raise NotTapped(source.name, "its last line has no end, and a tap would stand after it")
     return _Line(at, rank, _indentation(source, first) + code.encode() + end)
 
 
 def _indentation(source: Source, line: int) -> bytes:
-    return re.match(rb"[ \t]*", source.lines[line - 1])[0]
+    text = source.lines[line - 1]
+    return text[: len(text) - len(text.lstrip(b" \t"))]
 
 
 def _first_import(source: Source) -> tuple[int, int]:
     """Lines of the first import but those from `__future__`: behind it an import is never out of place."""
     for node in source.syntax.body:
         if isinstance(node, ast.Import) or isinstance(node, ast.ImportFrom) and node.module != "__future__":
-            return node.lineno, node.end_lineno
+            return node.lineno, last_line(node)
     raise NotTapped(source.name, "imports nothing at its top level, so it is no engine module")
 
 

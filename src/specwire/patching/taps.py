@@ -18,6 +18,7 @@ from itertools import accumulate
 
 from specwire.patching import marks
 from specwire.patching.uses import BLOCK, stuck, uses
+from specwire.syntax import Node, decorators, first_line, last_line
 from specwire.trees.journal import digest
 
 
@@ -37,7 +38,7 @@ class Found:
     why: str = ""
     stuck: str = ""
     cuts: tuple[tuple[int, int], ...] = ()
-    node: ast.AST | None = None
+    node: Node | None = None
     original: str | None = None
 
 
@@ -81,11 +82,12 @@ class TappedFile:
             return ()
         if self.module is None:
             return tuple(self._by_lines())
-        return tuple(sorted(self._by_syntax(), key=lambda each: (each.first, each.last)))
+        return tuple(sorted(self._by_syntax(self.module), key=lambda each: (each.first, each.last)))
 
     def without(self, going: Iterable[Found]) -> bytes:
         """The file without these; every other byte as it was."""
-        kept, at = [], 0
+        kept: list[bytes] = []
+        at = 0
         for start, end in sorted({cut for each in going for cut in each.cuts}):
             kept.append(self.data[at:start])
             at = max(at, end)
@@ -99,7 +101,7 @@ class TappedFile:
         try:
             got = ast.parse(after)
         except (SyntaxError, ValueError):
-            return self._emptied(going) or "without it the file would be no valid Python"
+            return self._emptied(self.module, going) or "without it the file would be no valid Python"
         expected = ast.parse(self.data)
         gone = {_place(each.node) for each in going if each.node is not None}
         _drop(expected, gone)
@@ -111,39 +113,40 @@ class TappedFile:
 
     # --- finding -------------------------------------------------------------------------------------
 
-    def _by_syntax(self) -> Iterator[Found]:
+    def _by_syntax(self, module: ast.Module) -> Iterator[Found]:
         marked = {mark.line: mark for mark in marks.marks(self.data)}
-        qualname = qualnames(self.module)
+        qualname = qualnames(module)
         seen: set[int] = set()
         lines = [number for number, line in enumerate(self.lines, 1) if marks.NAME in line]
-        for use in uses(self.module, lines):
-            own = [marked[line] for line in range(use.lineno, use.end_lineno + 1) if line in marked]
+        for use in uses(module, lines):
+            own = [marked[line] for line in range(use.lineno, last_line(use) + 1) if line in marked]
             seen |= {mark.line for mark in own}
             yield self._use(use, own, qualname(use.lineno))
         rest = [mark for line, mark in marked.items() if line not in seen]
-        whole = {node.lineno: node for node in _statements(self.module)} if rest else {}
+        whole = {node.lineno: node for node in _statements(module)} if rest else {}
         comments = self._comments() if any(not mark.intact or mark.line not in whole for mark in rest) else set()
         for mark in rest:
             node = whole.get(mark.line)
-            if mark.intact and node is not None and node.end_lineno == mark.line:
+            if mark.intact and node is not None and last_line(node) == mark.line:
                 # An older specwire's tap, which did not use today's name.
                 yield self._tap(mark, node, qualname(mark.line))
             elif mark.line in comments:
                 yield self._comment(mark, qualname(mark.line))
 
-    def _use(self, use: ast.AST, own: list[marks.Mark], where: str) -> Found:
-        if len(own) == 1 and own[0].intact and use.lineno == use.end_lineno:
+    def _use(self, use: Node, own: list[marks.Mark], where: str) -> Found:
+        last = last_line(use)
+        if len(own) == 1 and own[0].intact and use.lineno == last:
             return self._tap(own[0], use, where)
         probe = own[0].probe if own else "unknown"
         original = next((mark.original for mark in own if mark.original), None)
         why = "the line is not as it was inserted" if own else "it uses the taps' name and has no mark"
-        if use.end_lineno > use.lineno and own:
-            why = f"what was one line is {use.end_lineno - use.lineno + 1} now: reformatted or edited"
+        if last > use.lineno and own:
+            why = f"what was one line is {last - use.lineno + 1} now: reformatted or edited"
         kept = stuck(use) or self._sharing(use)
-        cuts = () if kept else ((self._starts[use.lineno - 1], self._starts[use.end_lineno]),)
-        return Found(probe, use.lineno, use.end_lineno, where, False, why, kept, cuts, use, original)
+        cuts = () if kept else ((self._starts[use.lineno - 1], self._starts[last]),)
+        return Found(probe, use.lineno, last, where, False, why, kept, cuts, use, original)
 
-    def _tap(self, mark: marks.Mark, node: ast.AST, where: str) -> Found:
+    def _tap(self, mark: marks.Mark, node: Node, where: str) -> Found:
         cuts = ((self._starts[mark.line - 1], self._starts[mark.line]),)
         return Found(mark.probe, mark.line, mark.line, where, True, cuts=cuts, node=node, original=mark.original)
 
@@ -176,12 +179,12 @@ class TappedFile:
 
     # --- taking out ----------------------------------------------------------------------------------
 
-    def _sharing(self, use: ast.AST) -> str:
+    def _sharing(self, use: Node) -> str:
         """Whether the lines of `use` hold anything that is not its own."""
         before = self._utf8(use.lineno)[: use.col_offset].removeprefix("\ufeff".encode())
         if isinstance(use, ast.expr):
             before = before.strip().removesuffix(b"@")
-        after = self._utf8(use.end_lineno)[use.end_col_offset :].strip()
+        after = self._utf8(last_line(use))[use.end_col_offset :].strip()
         if before.strip() or (after and not after.startswith(b"#")):
             return "it shares its line with other code"
         return ""
@@ -190,9 +193,9 @@ class TappedFile:
         """A line in the encoding that the syntax tree counts columns in, whatever the file's own."""
         return self.lines[line - 1].decode(_encoding(self.data), "replace").encode()
 
-    def _emptied(self, going: list[Found]) -> str:
+    def _emptied(self, module: ast.Module, going: list[Found]) -> str:
         gone = {_place(each.node) for each in going if each.node is not None}
-        for node in ast.walk(self.module):
+        for node in ast.walk(module):
             for field in ("body", "orelse", "finalbody"):
                 block = getattr(node, field, None)
                 if isinstance(block, list) and block and not isinstance(node, ast.Module):
@@ -220,15 +223,15 @@ def unchanged(file: TappedFile, going: list[Found], after: bytes, staying: list[
     return ("", problem) if problem else ("syntax-tree", "")
 
 
-def _statements(module: ast.Module) -> Iterator[ast.AST]:
+def _statements(module: ast.Module) -> Iterator[Node]:
     """Every statement and decorator, the outermost of a line last, so that a table by line keeps that one."""
     for node in reversed(list(ast.walk(module))):
         if isinstance(node, ast.stmt):
             yield node
-            yield from getattr(node, "decorator_list", ())
+            yield from decorators(node)
 
 
-def _place(node: ast.AST) -> tuple[type, int, int]:
+def _place(node: Node) -> tuple[type, int, int]:
     return type(node), node.lineno, node.col_offset
 
 
@@ -246,6 +249,6 @@ def _spans(node: ast.AST, prefix: str) -> Iterator[tuple[int, int, str]]:
         name = prefix
         if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             name = f"{prefix}.{child.name}" if prefix else child.name
-            yield min([child.lineno, *(each.lineno for each in child.decorator_list)]), child.end_lineno, name
+            yield first_line(child), last_line(child), name
         if isinstance(child, BLOCK):
             yield from _spans(child, name)

@@ -7,20 +7,19 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 
 from specwire.patching import marks
+from specwire.syntax import Node, decorators, first_line, last_line
 
 NAME = marks.NAME.decode()
 BLOCK = (ast.stmt, ast.ExceptHandler, ast.match_case)
 
 
-def uses(node: ast.AST, lines: list[int]) -> Iterator[ast.AST]:
+def uses(node: ast.AST, lines: list[int]) -> Iterator[Node]:
     """The outermost statements and the decorators that use the reserved name, which stands on `lines`."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.stmt):
-            decorators = getattr(child, "decorator_list", ())
-            first = min([child.lineno, *(each.lineno for each in decorators)])
-            if bisect_left(lines, first) == bisect_right(lines, child.end_lineno):
+            if bisect_left(lines, first_line(child)) == bisect_right(lines, last_line(child)):
                 continue
-            yield from (each for each in decorators if _names_us(each))
+            yield from (each for each in decorators(child) if _names_us(each))
             if any(_names_us(part) for part in _header(child)):
                 yield child
                 continue
@@ -33,13 +32,12 @@ def _header(statement: ast.stmt) -> Iterator[ast.AST]:
     if not any(isinstance(child, BLOCK) for child in ast.iter_child_nodes(statement)):
         yield statement
         return
-    decorators = getattr(statement, "decorator_list", ())
     for child in ast.iter_child_nodes(statement):
         if isinstance(child, ast.ExceptHandler):
             yield from [child.type] if child.type else []
         elif isinstance(child, ast.match_case):
             yield from [child.pattern, child.guard] if child.guard else [child.pattern]
-        elif not isinstance(child, ast.stmt) and child not in decorators:
+        elif not isinstance(child, ast.stmt) and child not in decorators(statement):
             yield child
 
 
@@ -58,7 +56,7 @@ def _names_us(node: ast.AST) -> bool:
     return False
 
 
-def stuck(use: ast.AST) -> str:
+def stuck(use: Node) -> str:
     """Why this use does more than call the tap file; empty when it does not."""
     if isinstance(use, ast.expr):
         return (

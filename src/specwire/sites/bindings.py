@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import libcst as cst
 
@@ -159,7 +159,7 @@ def _binds(statement: cst.CSTNode, name: str) -> bool:
     return False
 
 
-def _binds_any(suite: Suite, name: str) -> bool:
+def _binds_any(suite: Sequence[cst.BaseStatement], name: str) -> bool:
     return any(_binds(statement, name) for statement in suite)
 
 
@@ -183,12 +183,14 @@ def _ends(suite: Suite) -> bool:
 
 def _head(statement: cst.CSTNode) -> cst.CSTNode:
     """The part of a statement that is evaluated whatever happens: of an `if`, its test."""
-    if isinstance(statement, cst.SimpleStatementLine) and isinstance(statement.body[0], (cst.Assign, cst.AnnAssign)):
-        return statement.body[0].value
-    for field in ("test", "iter"):
-        if hasattr(statement, field):
-            return getattr(statement, field)
-    return statement if isinstance(statement, cst.SimpleStatementLine) else cst.Pass()
+    if isinstance(statement, (cst.If, cst.While)):
+        return statement.test
+    if isinstance(statement, cst.For):
+        return statement.iter
+    if not isinstance(statement, cst.SimpleStatementLine):
+        return cst.Pass()
+    first = statement.body[0]
+    return first.value or cst.Pass() if isinstance(first, (cst.Assign, cst.AnnAssign)) else statement
 
 
 def _surely_read(expression: cst.CSTNode) -> set[str]:

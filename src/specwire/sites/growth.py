@@ -69,7 +69,7 @@ def in_loop(place: Place) -> bool:
 
 def branch_test(statement: cst.If, suite: tuple[cst.BaseStatement, ...]) -> cst.BaseExpression | None:
     """The test that leads to one suite of an `if … elif …`; None for its `else`."""
-    part = statement
+    part: cst.CSTNode | None = statement
     while isinstance(part, cst.If):
         if tuple(block(part.body)) == suite:
             return part.test
@@ -166,5 +166,5 @@ def _choice(place: Place) -> tuple[Place, cst.BaseExpression | None]:
 def _short_suites(statement: cst.CSTNode) -> Iterator[cst.CSTNode]:
     """Suites that stand on their header's own line."""
     for part in (statement, getattr(statement, "orelse", None)):
-        if isinstance(getattr(part, "body", None), cst.SimpleStatementSuite):
-            yield part.body
+        if isinstance(suite := getattr(part, "body", None), cst.SimpleStatementSuite):
+            yield suite

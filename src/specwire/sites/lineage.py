@@ -141,8 +141,8 @@ def _held(found: _Class, attribute: str) -> list[_Class | _Open]:
                         f"{owner.source.name}:{line}: `{owner.source.text(line)}` chooses the model's class at run time"
                     )
                 )
-        made = _method(owner.node, "__init__")
-        if made is not None and not any(ast.unparse(call.func) == "super().__init__" for call in _calls(made)):
+        init = _method(owner.node, "__init__")
+        if init is not None and not any(ast.unparse(call.func) == "super().__init__" for call in _calls(init)):
             break  # those further up are never asked
     return loose
 
@@ -201,10 +201,12 @@ def _defaults(found: _Class, name: str) -> list[tuple[_Class, ast.expr]]:
 
 def _values(scope: ast.AST, name: str) -> list[ast.expr]:
     """What is assigned to a name or an attribute anywhere in the scope."""
-    made = [
-        node for node in ast.walk(scope) if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None
+    return [
+        node.value
+        for node in ast.walk(scope)
+        if isinstance(node, (ast.Assign, ast.AnnAssign))
+        if node.value is not None and ast.unparse(_target(node)) == name
     ]
-    return [node.value for node in made if ast.unparse(_target(node)) == name]
 
 
 def _target(node: ast.Assign | ast.AnnAssign) -> ast.expr:
@@ -213,7 +215,8 @@ def _target(node: ast.Assign | ast.AnnAssign) -> ast.expr:
 
 def _lineage(found: _Class) -> list[_Class]:
     """The class and those it inherits from, as far as they can be read."""
-    line, waiting = [], [found]
+    line: list[_Class] = []
+    waiting = [found]
     while waiting and len(line) < 3 * _DEPTH:
         one = waiting.pop(0)
         line.append(one)
@@ -274,12 +277,10 @@ def _paths(node: ast.ClassDef) -> set[str]:
     """Paths from `self` to what holds the ids: `inner` in `self.inner.layers_to_capture = …`."""
     found = set()
     for part in ast.walk(node):
-        stored = isinstance(part, ast.Attribute) and isinstance(part.ctx, ast.Store) and part.attr.endswith(_SPEAKS)
-        called = (
-            isinstance(part, ast.Call) and isinstance(part.func, ast.Attribute) and part.func.attr.endswith(_SPEAKS)
-        )
-        if stored or called:
-            holder = ast.unparse((part if stored else part.func).value)
+        stored = isinstance(part, ast.Attribute) and isinstance(part.ctx, ast.Store)
+        named = part if stored else part.func if isinstance(part, ast.Call) else None
+        if isinstance(named, ast.Attribute) and named.attr.endswith(_SPEAKS):
+            holder = ast.unparse(named.value)
             if holder == "self" or holder.startswith("self."):
                 found.add(holder[5:])
     return found

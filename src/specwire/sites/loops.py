@@ -97,17 +97,18 @@ def layer_calls(place: Place) -> Iterator[cst.Call]:
 def _loops(function: Function) -> Iterator[CaptureLoop | Unknown]:
     grown = list(growths(function))
     for place in function.places:
-        if isinstance(place.statement, cst.For):
+        if isinstance(loop := place.statement, cst.For):
             inside = [each for each in function.places if place.statement in each.parents]
             step = next((each for each in inside if _own(place, each) and any(layer_calls(each))), None)
             innermost = not any(isinstance(each.statement, cst.For) and any(layer_calls(each)) for each in inside)
-            if step is not None and innermost and speaks(place.statement):
-                yield _loop(function, place, step, grown)
+            if step is not None and innermost and speaks(loop):
+                yield _loop(function, place, step, _counter(loop), grown)
 
 
-def _loop(function: Function, place: Place, step: Place, grown: list[Growth]) -> CaptureLoop | Unknown:
+def _loop(
+    function: Function, place: Place, step: Place, index: str | None, grown: list[Growth]
+) -> CaptureLoop | Unknown:
     inside = [growth for growth in grown if place.statement in growth.place.parents]
-    index = _counter(place.statement)
     if not inside:
         return Unknown(function, _wanted(place, "a list or container that grows where a layer's states are captured"))
     for growth in inside:
@@ -125,7 +126,7 @@ def _loop(function: Function, place: Place, step: Place, grown: list[Growth]) ->
         captures.append(
             _inside(growth, collected, place, index) if growth in inside else _outside(growth, collected, place, whole)
         )
-    after = any(_compared(growth) and _id_before(growth, place) for growth in inside)
+    after = any(_id_before(growth, place) for growth in inside)
     return CaptureLoop(function, place, whole, step, _numbering(step, index, inside), tuple(captures), after)
 
 
@@ -133,7 +134,7 @@ def _loop(function: Function, place: Place, step: Place, grown: list[Growth]) ->
 
 
 def _inside(growth: Growth, collected: str, loop: Place, index: str | None) -> Capture:
-    number = _number(growth, index)
+    number = _number(growth, index) or "None"
     ran = not growth.by_callee and _layer_has_run(loop, growth.place)
     boundary = "None" if growth.several else f"{number} + 1" if ran else number
     return Capture(
@@ -147,9 +148,10 @@ def _inside(growth: Growth, collected: str, loop: Place, index: str | None) -> C
 
 def _outside(growth: Growth, collected: str, loop: Place, whole: Place) -> Capture:
     """Before the loop or after it the engine names the boundary itself, if it can be told at all."""
-    place, number, how = growth.place, _number(growth, None), ("outside", growth.means)
-    if number is None or growth.several or _apart(_compared(growth))[1] > 0:
+    place, compared, how = growth.place, _compared(growth), ("outside", growth.means)
+    if growth.test is None or compared is None or growth.several or _apart(compared)[1] > 0:
         return Capture(place, collected, "None", *how)
+    number = code(_apart(compared)[0])
     asked = growth.by_callee and number == code(_first_compared(growth.test))  # evaluated among the call's arguments
     if asked or _evaluates(place, number, loop, whole):
         return Capture(place, collected, number, *how)
@@ -183,7 +185,7 @@ def _apart(number: cst.BaseExpression) -> tuple[cst.BaseExpression, int]:
 def _id_before(growth: Growth, loop: Place) -> bool:
     """Whether an id to capture names the layer whose output is captured, not the boundary behind it."""
     ran = not growth.by_callee and _layer_has_run(loop, growth.place)
-    return int(ran) > _apart(_compared(growth))[1]
+    return (compared := _compared(growth)) is not None and int(ran) > _apart(compared)[1]
 
 
 def _layer_has_run(loop: Place, place: Place) -> bool:
@@ -210,7 +212,8 @@ def _evaluates(place: Place, number: str, loop: Place, whole: Place) -> bool:
     passed = whole.lines[1] < place.lines[0] and any(
         whole.statement is each for suite in place.suites for each in suite
     )
-    return passed and any(code(part) == number for part in descend(loop.statement.iter))
+    counted = loop.statement.iter if isinstance(loop.statement, cst.For) else cst.Pass()
+    return passed and any(code(part) == number for part in descend(counted))
 
 
 def _first_compared(test: cst.BaseExpression) -> cst.BaseExpression:

@@ -13,7 +13,6 @@ import libcst as cst
 from specwire.probe import Absent, Unrecognised
 from specwire.sites import streams
 from specwire.sites.bindings import readable, reading
-from specwire.sites.drafts import drafts
 from specwire.sites.growth import branch_test
 from specwire.sites.lineage import elsewhere
 from specwire.sites.loops import Capture, CaptureLoop, Unknown, capture_loops
@@ -28,15 +27,27 @@ from specwire.sites.source import (
     target_names,
 )
 from specwire.sites.streams import Unreadable, stream
+from specwire.sites.width_tests import drafts
+from specwire.sites.workers import Missing, stages, target_forwards
 
 __all__ = [
-    "Absent",
+    "Missing",
+    "Source",
     "Unreadable",
-    "Unrecognised",
+    "batch_arguments",
+    "captures",
+    "concats",
     "drafts",
+    "embedding",
+    "endings",
+    "functions",
+    "model_argument",
     "readable",
     "reading",
+    "stages",
     "stream",
+    "target_forwards",
+    "targets",
 ]
 
 
@@ -44,8 +55,8 @@ def targets(source: Source) -> tuple[list[CaptureLoop], list[Absent | Unrecognis
     """The capture loops of a file, and what there is to say of the rest: not understood, or elsewhere."""
     found = capture_loops(source)
     loops = [each for each in found if isinstance(each, CaptureLoop)]
-    unknown = [Unrecognised(each.function.qualname, each.why) for each in found if isinstance(each, Unknown)]
-    return loops, unknown if found else elsewhere(source)
+    unknown = (Unrecognised(each.function.qualname, each.why) for each in found if isinstance(each, Unknown))
+    return loops, [*unknown] if found else elsewhere(source)
 
 
 def captures(loops: list[CaptureLoop]) -> Iterator[tuple[Capture, CaptureLoop]]:
@@ -147,7 +158,7 @@ def model_argument(function: Function) -> str:
 def concats(source: Source, mode: str) -> list[tuple[Place, str] | Unrecognised]:
     """Where auxiliary states are packed for a mode, "full" or "last": the place, and the packed name."""
     asked = f"is_{mode}"
-    found = [
+    found: list[tuple[Place, str] | Unrecognised] = [
         (place, target_names(targets)[0])
         for function in source.functions
         if asked.encode() in function.bytes

@@ -7,6 +7,7 @@ a matcher asks about. A place is a statement; taps are whole lines before or aft
 from __future__ import annotations
 
 import ast
+import dataclasses
 import functools
 import hashlib
 import io
@@ -16,6 +17,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import libcst as cst
+
+from specwire.syntax import first_line, last_line
 
 Statement = cst.BaseStatement
 Suite = tuple[Statement, ...]
@@ -89,9 +92,11 @@ class Function:
     def node(self) -> cst.FunctionDef:
         """Raises cst.ParserSyntaxError when LibCST cannot read the function."""
         text = self.bytes.decode(self.source.encoding)
-        if text[:1].isspace():
-            return cst.parse_module("if 0:\n" + text).body[0].body.body[0]
-        return cst.parse_module(text).body[0]
+        indented = text[:1].isspace()
+        first: cst.CSTNode = cst.parse_module("if 0:\n" + text if indented else text).body[0]
+        if isinstance(first, cst.If):
+            first = first.body.body[0]
+        return cst.ensure_type(first, cst.FunctionDef)
 
     @property
     def body(self) -> Sequence[Statement]:
@@ -249,8 +254,8 @@ def _collect(node: cst.CSTNode, found: list[cst.CSTNode]) -> None:
 
 
 @functools.cache
-def _fields(kind: type) -> tuple[str, ...]:
-    names = kind.__dataclass_fields__
+def _fields(kind: type[cst.CSTNode]) -> tuple[str, ...]:
+    names = (field.name for field in dataclasses.fields(kind))
     return tuple(name for name in names if name not in _LAYOUT and not name.startswith("whitespace"))
 
 
@@ -280,7 +285,7 @@ def _spans(body: Sequence[Statement], syntax: Sequence[ast.stmt]) -> Iterator[tu
         count = len(statement.body) if isinstance(statement, cst.SimpleStatementLine) else 1
         same = syntax[at : at + count]
         at += count
-        yield id(statement), (_first_line(same[0]), same[-1].end_lineno)
+        yield id(statement), (first_line(same[0]), last_line(same[-1]))
         for inner, inner_syntax in _blocks(statement, same[0]):
             yield from _spans(block(inner), inner_syntax)
 
@@ -289,24 +294,22 @@ def _blocks(statement: cst.CSTNode, syntax: ast.stmt) -> Iterator[tuple[cst.CSTN
     """Each suite of a compound statement, as both see it."""
     if isinstance(statement, (cst.SimpleStatementLine, cst.FunctionDef, cst.ClassDef)):
         return
-    if hasattr(statement, "body"):
-        yield statement.body, syntax.body
-    for clause, handler in zip(getattr(statement, "handlers", ()), getattr(syntax, "handlers", ()), strict=True):
-        yield clause.body, handler.body
-    for clause, case in zip(getattr(statement, "cases", ()), getattr(syntax, "cases", ()), strict=True):
-        yield clause.body, case.body
-    if isinstance(getattr(statement, "orelse", None), cst.If):
-        yield from _blocks(statement.orelse, syntax.orelse[0])
-    elif getattr(statement, "orelse", None) is not None:
-        yield statement.orelse.body, syntax.orelse
-    if getattr(statement, "finalbody", None) is not None:
-        yield statement.finalbody.body, syntax.finalbody
+    for field in ("body", "orelse", "finalbody"):
+        part = getattr(statement, field, None)
+        same: Sequence[ast.stmt] = getattr(syntax, field, ())
+        if isinstance(part, cst.If):  # an `elif`, which ast holds as the one statement of an `else`
+            yield from _blocks(part, same[0])
+        elif part is not None:
+            yield part if field == "body" else part.body, same
+    for field in ("handlers", "cases"):
+        for clause, case in zip(getattr(statement, field, ()), getattr(syntax, field, ()), strict=True):
+            yield clause.body, case.body
 
 
 def _functions(source: Source, body: Sequence[ast.stmt], owner: str | None) -> Iterator[Function]:
     for node in body:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            yield Function(source, node.name, owner, _first_line(node), node.end_lineno, node)
+            yield Function(source, node.name, owner, first_line(node), last_line(node), node)
         elif isinstance(node, ast.ClassDef):
             yield from _functions(source, node.body, f"{owner}.{node.name}" if owner else node.name)
         else:
@@ -314,10 +317,6 @@ def _functions(source: Source, body: Sequence[ast.stmt], owner: str | None) -> I
                 parts = getattr(node, field, None)
                 if isinstance(parts, list):
                     yield from _functions(source, parts, owner)
-
-
-def _first_line(node: ast.stmt) -> int:
-    return min([node.lineno, *(each.lineno for each in getattr(node, "decorator_list", ()))])
 
 
 def _imported(node: ast.AST) -> Iterator[str]:

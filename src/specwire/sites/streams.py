@@ -16,6 +16,7 @@ from specwire.sites.loops import CaptureLoop, layer_calls, layer_names
 from specwire.sites.source import (
     Function,
     Place,
+    Suite,
     assigned,
     block,
     calls,
@@ -251,8 +252,8 @@ def _alone(loop: CaptureLoop, hidden: str, others: list[str]) -> Stream | Unread
                 value = call.args[0].value if call.args else None
                 while isinstance(value, cst.Call) and isinstance(value.func, cst.Attribute):
                     value = value.func.value  # `stream.to(dtype)`
-                if dotted(value) in (hidden, *others):
-                    return Stream(dotted(value), "")
+                if (name := dotted(value)) is not None and name in (hidden, *others):
+                    return Stream(name, "")
                 line = capture.place.lines[0]
                 return Unreadable(
                     f"what is captured is made from several tensors (line {line}): no one tensor is the stream"
@@ -309,8 +310,8 @@ def _only_refines(statement: cst.BaseStatement, name: str) -> bool:
     if len(made) != 1 or target_names(made[0][0]) != [name]:
         return False
     value = made[0][1]
-    if isinstance(statement.body[0], cst.AugAssign):
-        return isinstance(statement.body[0].operator, cst.MultiplyAssign)
+    if isinstance(statement, cst.SimpleStatementLine) and isinstance(made_by := statement.body[0], cst.AugAssign):
+        return isinstance(made_by.operator, cst.MultiplyAssign)
     if isinstance(value, cst.BinaryOperation):
         return isinstance(value.operator, cst.Multiply) and name in names(value)
     return isinstance(value, cst.Call) and "norm" in (dotted(value.func) or "") and name in names(value)
@@ -324,7 +325,7 @@ def _ordered_parameters(function: Function) -> list[str]:
 # --- the end ----------------------------------------------------------------------------------------
 
 
-def _endings(function: Function, suite: tuple, outer: tuple, parents: tuple) -> Iterator[Place]:
+def _endings(function: Function, suite: Suite, outer: tuple[Suite, ...], parents: Suite) -> Iterator[Place]:
     last = suite[-1] if suite else None
     if isinstance(last, cst.SimpleStatementLine) and isinstance(last.body[-1], cst.Return):
         first = len(suite) - 1
@@ -350,7 +351,7 @@ def _is_return(statement: cst.BaseStatement) -> bool:
     return isinstance(statement, cst.SimpleStatementLine) and isinstance(statement.body[-1], cst.Return)
 
 
-def _for_other_ranks(choice: cst.If, suite: tuple) -> bool:
+def _for_other_ranks(choice: cst.If, suite: Suite) -> bool:
     """Whether only pipeline stages before the last one take this branch."""
     if "is_last_rank" not in words(choice.test):
         return False

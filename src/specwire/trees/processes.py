@@ -148,14 +148,12 @@ def search_path(process: Process, table: dict[int, Process]) -> list[str]:
     A worker that has been renamed has lost its arguments and its environment; it got both from its parent.
     """
     parent = table.get(process.parent)
-    heir = process.titled and parent is not None and parent.is_python
-    environ = process.environ or (parent.environ if heir else {})
-    first = []
-    if heir:
-        first += _first(parent)
-    first += _first(process)
+    if not (process.titled and parent is not None and parent.is_python):
+        parent = None
+    environ = process.environ or (parent.environ if parent else {})
+    first = [*(_first(parent) if parent else []), *_first(process)]
     first += [os.path.join(process.cwd, entry) for entry in environ.get("PYTHONPATH", "").split(":") if entry]
-    sites = _sites(process, environ) + (_sites(parent, environ) if heir else [])
+    sites = _sites(process, environ) + (_sites(parent, environ) if parent else [])
     return list(dict.fromkeys([*first, *(place for site in sites for place in (site, *_links_of(process, site)))]))
 
 

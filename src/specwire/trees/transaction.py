@@ -299,9 +299,9 @@ def _sweep(root: Path, entries: list[Entry]) -> None:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(witness)
             _sync(witness.parent)
-    for name in (DRAFT, JOURNAL, DONE):
+    for own in (DRAFT, JOURNAL, DONE):
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(root / name)
+            os.unlink(root / own)
     _sync(root)
 
 
@@ -347,7 +347,7 @@ def _place(error: BaseException, root: Path) -> str:
     return str(error).removesuffix(".") or type(error).__name__
 
 
-def _sentence(error: BaseException, root: Path) -> str:
+def _sentence(error: OSError | SpecwireError, root: Path) -> str:
     if isinstance(error, SpecwireError):
         return str(error)
     remedy = (

@@ -118,6 +118,8 @@ def _joined(function: Function) -> Place | None:
 
 def _compares(place: Place, states: set[str], embeds: set[str]) -> bool:
     """Whether a choice looks at both, then puts the states through a layer: a width test in other words."""
+    if not isinstance(place.statement, cst.If):
+        return False
     test = names(place.statement.test)
     if not (test & states and test & embeds):
         return False
@@ -160,7 +162,7 @@ def _last(call: cst.Call) -> str:
 def _width_test(place: Place, states: set[str]) -> tuple[str, str] | None:
     """(STATES, EMBEDS) of `STATES.shape[-1] != EMBEDS.shape[-1]`, in either order, or of a test of the states' width
     against what the projection takes or gives: `self.fc.in_features`, `self.fc.out_features`."""
-    test = place.statement.test
+    test = place.statement.test if isinstance(place.statement, cst.If) else None
     if not isinstance(test, cst.Comparison) or not isinstance(test.comparisons[0].operator, (cst.NotEqual, cst.Equal)):
         return None
     sides = [test.left, test.comparisons[0].comparator]
