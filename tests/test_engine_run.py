@@ -14,7 +14,7 @@ import pytest
 
 from specwire.engine import plugin
 from specwire.engine.arguments import CPU_KERNELS, environment, rank_count, server_arguments
-from specwire.engine.log import Progress, last_error
+from specwire.engine.log import BootProgress, last_error
 from specwire.engine.process import kill_all, processes_of, start
 from specwire.engine.run import resolve_device, run_engine
 from specwire.errors import SpecwireError
@@ -176,7 +176,7 @@ def test_the_last_error_is_the_cause(log, error):
 
 
 def test_progress_follows_the_log():
-    progress, heard = Progress(2), []
+    progress, heard = BootProgress(2), []
     for line in (
         "[2026-01-01 10:00:00 TP0] Init parallel begin.",
         "[2026-01-01 10:00:00 TP1] Load weight begin. avail mem=1 GB",

@@ -48,7 +48,7 @@ class Answers:
 def answer(prompt: Sequence[int], output: Sequence[int], meta: Mapping[str, Any], batch: int) -> Answer:
     """From the engine's own words, SGLang's `meta_info`."""
     said = [meta.get(f"{part}_token_logprobs") for part in ("input", "output")]
-    logprobs = tuple(one[0] for part in said for one in part) if all(said) else None
+    logprobs = tuple(one[0] for part in said for one in part or ()) if all(said) else None
     if logprobs is not None and len(logprobs) != len(prompt) + len(output):
         logprobs = None  # a release that leaves some out: which, it does not say
     histogram = meta.get("spec_correct_drafts_histogram") or meta.get("spec_accept_histogram") or ()

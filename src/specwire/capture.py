@@ -76,20 +76,20 @@ class Event:
         return self.file.entry(self.states).torch_name
 
     @cached_property
-    def token_ids(self) -> array | None:
+    def token_ids(self) -> array[int] | None:
         return self._integers("token_ids")
 
     @cached_property
-    def positions(self) -> array | None:
+    def positions(self) -> array[int] | None:
         return self._integers("positions")
 
     @cached_property
-    def lengths(self) -> array | None:
+    def lengths(self) -> array[int] | None:
         """Rows of each request of a prefill; None if not recorded."""
         return self._integers("extend_seq_lens")
 
     @cached_property
-    def prefixes(self) -> array | None:
+    def prefixes(self) -> array[int] | None:
         """Tokens cached before each request's rows; None if not recorded."""
         return self._integers("extend_prefix_lens")
 
@@ -109,16 +109,16 @@ class Event:
         return [(a, b - a, None) for a, b in zip([0, *breaks], [*breaks, len(self.positions)])]
 
     @property
-    def slots(self) -> array:
+    def slots(self) -> array[int]:
         """The engine's numbers for the batch's requests, used again when one has ended; empty if not recorded."""
         return self._integers("req_pool_indices") or array("q")
 
     @property
-    def totals(self) -> array:
+    def totals(self) -> array[int]:
         """How many tokens each request has in the engine's cache, as the forward was told; empty if not recorded."""
         return self._integers("seq_lens") or array("q")
 
-    def _integers(self, name: str) -> array | None:
+    def _integers(self, name: str) -> array[int] | None:
         entry = self.file.tensors.get(name)
         if entry is None or len(entry.shape) != 1 or entry.dtype not in ("I64", "I32"):
             return None
@@ -250,7 +250,9 @@ def _expect(about: dict[str, Any]) -> None:
     }
     for name, kind in kinds.items():
         value = about.get(name)
-        if value is not None and (not isinstance(value, kind) or (kind is int and not 0 <= value < 10**6)):
+        if value is None:
+            continue
+        if not isinstance(value, kind) or (isinstance(value, int) and not 0 <= value < 10**6):
             raise ValueError(f"{name} is {str(value)[:40]!r}")
     if not all(type(k) is int for k in about.get("captured") or ()):
         raise ValueError("captured is no list of numbers")

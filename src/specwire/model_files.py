@@ -36,7 +36,8 @@ def read_config(directory: Path | str) -> dict[str, Any]:
 
 def language_part(config: Mapping[str, Any]) -> dict[str, Any]:
     """A config as the language model sees it: multimodal models keep its settings one level down."""
-    inner = next((config[key] for key in LANGUAGE_PARTS if isinstance(config.get(key), dict)), {})
+    parts = (config.get(key) for key in LANGUAGE_PARTS)
+    inner: dict[str, Any] = next((part for part in parts if isinstance(part, dict)), {})
     return {**config, **inner}
 
 

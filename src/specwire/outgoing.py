@@ -13,7 +13,7 @@ import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
-from typing import Any, BinaryIO, TextIO
+from typing import IO, Any, TextIO
 
 from specwire.regular import AnyPath, written_whole
 
@@ -137,7 +137,7 @@ def knows() -> bool:
     return bool(_known)
 
 
-def copy_hidden(source: BinaryIO, target: BinaryIO) -> None:
+def copy_hidden(source: IO[bytes], target: IO[bytes]) -> None:
     """Copy a log line by line to its end, with secrets hidden."""
     while line := source.readline(1 << 16):
         target.write(hide(line.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape"))

@@ -11,5 +11,14 @@ class Progress(Protocol):
     def __call__(self, text: str, share: float | None = None) -> None: ...
 
 
+def within(progress: Progress, where: str) -> Progress:
+    """The same listener, which hears `where` ahead of each text."""
+
+    def say(text: str, share: float | None = None) -> None:
+        progress(where + text, share)
+
+    return say
+
+
 def silent(text: str, share: float | None = None) -> None:
     """For callers who have nobody to tell."""

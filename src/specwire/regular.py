@@ -25,7 +25,7 @@ AnyPath = Path | str
 _HALF_A_PAIR = re.compile(r"\\u[dD][89a-fA-F]")  # as JSON writes one: whole pairs begin like that, too
 
 
-def open_regular(path: AnyPath, follow: bool = True) -> BinaryIO:
+def open_regular(path: AnyPath, follow: bool = True) -> io.BufferedReader:
     """A regular file, opened for reading. Raises OSError for anything else, a pipe without a writer included.
 
     Without `follow` a link is refused, too.

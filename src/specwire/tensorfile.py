@@ -147,4 +147,4 @@ def _bytes(tensor: torch.Tensor) -> memoryview | bytes:
     import torch
 
     flat = tensor.detach().cpu().contiguous().reshape(-1)
-    return memoryview(flat.view(torch.uint8).numpy()) if flat.numel() else b""
+    return flat.view(torch.uint8).numpy().data if flat.numel() else b""

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from specwire.errors import SpecwireError
 from specwire.regular import open_regular
@@ -163,8 +163,8 @@ def _name(path: Path, name: str) -> str:
 
 
 def _entry(path: Path, name: str, value: Any, data_start: int) -> Entry:
-    shape = value.get("shape") if isinstance(value, dict) else None
-    offsets = value.get("data_offsets") if isinstance(value, dict) else None
+    facts = value if isinstance(value, dict) else {}
+    shape, offsets = facts.get("shape"), facts.get("data_offsets")
     if not _naturals(shape) or not _naturals(offsets) or len(offsets) != 2 or len(shape) > 8:
         raise SpecwireError(f"tensor {name!r} of {path} has no proper dtype, shape and data_offsets")
     if not isinstance(value.get("dtype"), str) or value["dtype"] not in ITEM_BYTES:
@@ -178,5 +178,5 @@ def _entry(path: Path, name: str, value: Any, data_start: int) -> Entry:
     return Entry(value["dtype"], tuple(shape), data_start + offsets[0], data_start + offsets[1])
 
 
-def _naturals(values: Any) -> bool:
+def _naturals(values: Any) -> TypeGuard[list[int]]:
     return isinstance(values, list) and all(type(value) is int and 0 <= value < 1 << 63 for value in values)

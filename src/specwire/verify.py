@@ -142,18 +142,19 @@ def judged_run(
     """
     from specwire.engine.run import EngineFailed
 
-    result, died = None, None
+    comparing = "comparing with the golden" if job.golden else "comparing the last states with the answers"
     try:
         result = _run_engine(job, view, out, progress, settings or {}, driver)
-    except EngineFailed as error:
-        died = error
-    progress("comparing with the golden" if job.golden else "comparing the last states with the answers")
-    if died is None:
-        document = check_run(job, out, _accepted(job, result) if accept_length is None else accept_length, trained)
-    else:
+    except EngineFailed as died:
+        progress(comparing)
         document = _before_it_died(job, out, died, accept_length, trained)
+        record = run_record(job, out, None, died)
+    else:
+        progress(comparing)
+        document = check_run(job, out, _accepted(job, result) if accept_length is None else accept_length, trained)
+        record = run_record(job, out, result)
     document["notes"] = [*document["notes"], *_eager_said(job)]
-    document["run"] = run_record(job, out, result, died)
+    document["run"] = record
     return document
 
 
@@ -297,7 +298,8 @@ def _eager_said(job: Job) -> list[str]:
 
 
 def _layers(job: Job) -> int:
-    return text_config(read_config(job.target))["num_hidden_layers"]
+    layers: int = text_config(read_config(job.target))["num_hidden_layers"]
+    return layers
 
 
 def check_run(

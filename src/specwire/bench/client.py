@@ -14,7 +14,7 @@ import hashlib
 import json
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -111,7 +111,7 @@ async def run_load(
     return [answer or Answer(sent=time.monotonic(), error=unsent, unsent=death is None) for answer in answers]
 
 
-async def _closed(one, count: int, at_a_time: int) -> None:
+async def _closed(one: Callable[[int], Coroutine[Any, Any, None]], count: int, at_a_time: int) -> None:
     numbers = iter(range(count))
 
     async def worker() -> None:
@@ -121,7 +121,7 @@ async def _closed(one, count: int, at_a_time: int) -> None:
     await asyncio.gather(*(worker() for _ in range(min(at_a_time, count))))
 
 
-async def _open(one, count: int, per_second: float, seed: int) -> None:
+async def _open(one: Callable[[int], Coroutine[Any, Any, None]], count: int, per_second: float, seed: int) -> None:
     draw = random.Random(seed)
     begin, due, tasks = time.monotonic(), 0.0, []
     for number in range(count):
@@ -209,7 +209,7 @@ def _counters(meta: dict[str, Any] | None) -> Counters | None:
     if not meta:
         return None
     names = ("spec_correct_drafts_histogram", "spec_accept_histogram")  # counts by accepted draft tokens
-    histogram = next((found for name in names if (found := _kind(meta, name, list))), [])
+    histogram: list[Any] = next((found for name in names if (found := _kind(meta, name, list))), [])
     if len(histogram) > POSITIONS:
         raise ServerSays(f"sent a histogram of {len(histogram):,} positions")
     reason = meta.get("finish_reason")

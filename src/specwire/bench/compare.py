@@ -7,6 +7,8 @@ from typing import Any
 
 from specwire.bench.statistics import mean, ratio, rounded
 
+Runs = Sequence[Mapping[str, Any]]
+
 # What is compared, and whether more of it is better.
 FIGURES = (("tokens_per_second", True), ("per_user", True), ("ttft_ms", False), ("itl_ms", False))
 
@@ -43,7 +45,7 @@ def rate(load: Mapping[str, Any], name: str = "tokens_per_second") -> float | No
     return mean([value for run in load["runs"] if (value := figure(run, name)) is not None])
 
 
-def accepted(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+def accepted(runs: Runs) -> dict[str, Any] | None:
     """Acceptance by the engine's counters over all runs, each as heavy as its cycles; None without speculation."""
     found = [run["acceptance"] for run in runs if run["acceptance"]]
     cycles = sum(each["cycles"] for each in found)
@@ -74,16 +76,17 @@ def slowest(load: Mapping[str, Any], name: str) -> float | None:
 
 def figure(run: Mapping[str, Any], name: str) -> float | None:
     value = run[name]
-    return value["mean"] if isinstance(value, Mapping) else value
+    found: float | None = value["mean"] if isinstance(value, Mapping) else value
+    return found
 
 
-def same_answers(ours: Sequence[Mapping[str, Any]], theirs: Sequence[Mapping[str, Any]]) -> float | None:
+def same_answers(ours: Runs, theirs: Runs) -> float | None:
     """The share of prompts whose greedy answers are equal, by the first run of each."""
     pairs = list(zip(ours[0]["outputs"], theirs[0]["outputs"], strict=False)) if ours and theirs else []
     return rounded(sum(one == other for one, other in pairs) / len(pairs)) if pairs else None
 
 
-def _ratio(ours, theirs, name: str, more_is_better: bool) -> dict[str, Any] | None:
+def _ratio(ours: Runs, theirs: Runs, name: str, more_is_better: bool) -> dict[str, Any] | None:
     values = [[value for run in runs if (value := figure(run, name)) is not None] for runs in (ours, theirs)]
     found = ratio(*values) if more_is_better else ratio(*reversed(values))
     if found is None:

@@ -72,10 +72,10 @@ def read_grid(path: Path, draft: Path, arguments: Sequence[str], env: Mapping[st
             f"{path}: {shortened(unknown[0])} means nothing here. There are: {', '.join(sorted(_KEYS))}. An example:\n{EXAMPLE}"
         )
     steps, topk = _numbers(path, grid, "steps", [3], 1), _numbers(path, grid, "topk", [1], 1)
-    tokens = _numbers(path, grid, "draft_tokens", [], 2) or [None]
+    tokens: list[int | None] = [*_numbers(path, grid, "draft_tokens", [], 2)] or [None]
     around = {key: _choices(path, grid, key) for key in ("env", "arguments")}
-    columns = [steps, topk, tokens, *around["env"].values(), *around["arguments"].values()]
-    if (count := prod(map(len, columns))) > POINT_LIMIT:  # counted before one is made
+    tables = [len(values) for table in around.values() for values in table.values()]
+    if (count := prod([len(steps), len(topk), len(tokens), *tables])) > POINT_LIMIT:  # counted before one is made
         raise SpecwireError(
             f"{path}: {shortened(count)} combinations, each of which boots a server: no more than {POINT_LIMIT:,} are "
             "taken. Leave out values that need not be combined."
@@ -100,7 +100,14 @@ def read_grid(path: Path, draft: Path, arguments: Sequence[str], env: Mapping[st
     return Grid(list(unique.values()), list(seen.values()))
 
 
-def _point(chosen, draft, settings, flags, arguments, env) -> Point:
+def _point(
+    chosen: Mapping[str, int] | None,
+    draft: Path | None,
+    settings: Mapping[str, str],
+    flags: Mapping[str, str],
+    arguments: Sequence[str],
+    env: Mapping[str, str],
+) -> Point:
     where = {**(chosen or {}), **settings, **flags}
     extra = [f"{flag}={value}" if value != "true" else flag for flag, value in flags.items() if value]
     if chosen:

@@ -12,7 +12,7 @@ import contextlib
 import ipaddress
 import json
 import re
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -70,7 +70,7 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
-async def post_lines(address: Address, path: str, body: Mapping[str, Any]) -> AsyncIterator[bytes]:
+async def post_lines(address: Address, path: str, body: Mapping[str, Any]) -> AsyncGenerator[bytes]:
     """The answer's lines as they come. Raises OSError, and ServerSays for any status but 200."""
     async with _exchange(address, "POST", path, body) as (status, parts):
         if status != 200:
@@ -94,7 +94,10 @@ def shown(text: str) -> str:
 
 
 @contextlib.asynccontextmanager
-async def _exchange(address: Address, method: str, path: str, body: Mapping[str, Any] | None):
+async def _exchange(
+    address: Address, method: str, path: str, body: Mapping[str, Any] | None
+) -> AsyncIterator[tuple[int, AsyncIterator[bytes]]]:
+    """The status and the body's bytes, as they come; the connection is closed at the end."""
     data = json.dumps(body).encode() if body is not None else b""
     head = f"{method} {path} HTTP/1.1\r\nHost: {address.host}:{address.port}\r\nConnection: close\r\n"
     if data:

@@ -33,9 +33,9 @@ from specwire.engine.arguments import CPU_KERNELS
 from specwire.engine.log import last_error
 from specwire.errors import SpecwireError
 from specwire.profile import read_profile, summarise
+from specwire.progress import Progress
 from specwire.regular import make_private, read_ending
 
-Say = Callable[[str], None]
 Enough = Callable[[list[dict[str, Any]]], bool]  # given a load's runs so far: need there be no more?
 
 # Seconds after which a server's last cycles are on the disk: the taps write twice a second, and a stop is a kill.
@@ -98,7 +98,7 @@ def measure(
     setting: Setting,
     workload: Workload,
     folder: Path,
-    say: Say,
+    say: Progress,
     enough: Enough = lambda runs: False,
 ) -> dict[str, Any]:
     """The point's record: how it was started, its figures by load, and `state` with `error` when it failed.
@@ -116,9 +116,9 @@ def measure(
         "loads": [],
     }
     try:
-        plan = _plan(stand, setting, workload, folder) if setting.url is None else None
+        plan = _plan(stand, setting, workload, folder) if stand and setting.url is None else None
         record |= _how(plan, setting)
-        with running(plan, workload.patience, say) if plan else nullcontext(existing(setting.url)) as server:
+        with running(plan, workload.patience, say) if plan else nullcontext(existing(setting.url or "")) as server:
             record |= {"boot_seconds": server.boot_seconds, "engine": _engine(server)}
             _loaded(server, workload, say, enough, record["loads"])
             if stand and stand.profiled and plan:
@@ -216,7 +216,7 @@ def _plain(value: Any) -> Any:
     return value if type(value) in (bool, int) and abs(value) < 1 << 53 else None
 
 
-def _loaded(server: Server, workload: Workload, say: Say, enough: Enough, loads: list[dict[str, Any]]) -> None:
+def _loaded(server: Server, workload: Workload, say: Progress, enough: Enough, loads: list[dict[str, Any]]) -> None:
     """Fill `loads` run by run, so that what was measured before a failure is kept. Raises ServerFailed."""
     widest = max((load for load, _ in workload.loads), key=lambda load: load.value if load.kind == "closed" else 0)
     say("warming up")
@@ -256,7 +256,7 @@ def _server_length(server: Server) -> float | None:
     states = server_info(server.address).get("internal_states")
     state = states[0] if isinstance(states, list) and states and isinstance(states[0], dict) else {}
     length = state.get("avg_spec_accept_length")
-    return rounded(float(length)) if type(length) in (int, float) and abs(length) < 1e9 else None
+    return rounded(float(length)) if isinstance(length, (int, float)) and abs(length) < 1e9 else None
 
 
 def _add_profile(record: dict[str, Any], folder: Path) -> None:

@@ -10,10 +10,11 @@ from typing import Any
 
 from specwire import __version__
 from specwire.bench.compare import comparisons
-from specwire.bench.points import Say, Setting, Stand, Workload, measure
+from specwire.bench.points import Setting, Stand, Workload, measure
 from specwire.errors import FAULT, FINDING, INCONCLUSIVE, OK, SpecwireError
 from specwire.outgoing import hide
 from specwire.patching import surgery
+from specwire.progress import Progress, within
 from specwire.trees.identity import model_identity, tree_identity
 from specwire.trees.overlay import make_overlay
 from specwire.trees.tree import Tree
@@ -28,7 +29,7 @@ def bench(
     workload: Workload,
     boots: int,
     out: Path,
-    say: Say,
+    say: Progress,
     keep: Callable[[dict[str, Any]], None] = lambda document: None,
 ) -> dict[str, Any]:
     """The points' records and what they come to. With several boots the settings take turns, and runs are pooled.
@@ -41,7 +42,7 @@ def bench(
         for number, setting in enumerate(settings):
             where = f"{setting.name}, boot {boot + 1} of {boots}: " if boots > 1 else f"{setting.name}: "
             folder = out / "points" / f"{number}-{_file_name(setting.name)}" / (f"boot{boot}" if boots > 1 else "")
-            record = measure(stand, setting, workload, folder, lambda text, where=where: say(where + text))
+            record = measure(stand, setting, workload, folder, within(say, where))
             points = _pooled(points, record, boot, number)
             document = {
                 "complete": (boot + 1, number + 1) == (boots, len(settings)),
@@ -53,7 +54,7 @@ def bench(
     return document
 
 
-def profiled_view(tree: Tree, where: Path, say: Say) -> Path:
+def profiled_view(tree: Tree, where: Path, say: Progress) -> Path:
     """A view of the tree with the profiling taps in it; the tree itself is not written.
 
     Raises SpecwireError when a worker of the tree is not recognised.

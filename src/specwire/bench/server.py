@@ -9,7 +9,7 @@ import shlex
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,10 +17,11 @@ from typing import Any
 from specwire.bench.http import Address, ServerSays, ask
 from specwire.engine.arguments import environment, rank_count, server_arguments
 from specwire.engine.job import write_job
-from specwire.engine.log import Progress, last_error
+from specwire.engine.log import BootProgress, last_error
 from specwire.engine.process import death, kill_all, note_segments, start, wait_a_moment
 from specwire.engine.run import DRIVER
 from specwire.errors import SpecwireError
+from specwire.progress import Progress
 from specwire.regular import make_private, open_anew, open_text, read_ending
 
 # `run` and `verify` want every token in one prefill; a server that is measured keeps the engine's own ways.
@@ -67,7 +68,7 @@ class Server:
     address: Address
     log: Path | None
     boot_seconds: float
-    process: subprocess.Popen | None = field(default=None, repr=False)
+    process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
 
     def failure(self, wait: float = 0.0) -> str | None:
         if self.process is None:
@@ -120,7 +121,7 @@ def plan_server(
 
 
 @contextlib.contextmanager
-def running(plan: Plan, patience: Patience, say: Callable[[str], None]) -> Iterator[Server]:
+def running(plan: Plan, patience: Patience, say: Progress) -> Iterator[Server]:
     """Boot the server, and have it gone when the block ends, with all its processes.
 
     Raises ServerFailed when it does not come up: dead, silent too long, or not ready in time.
@@ -182,8 +183,8 @@ def launch_line(argv: Sequence[str], env: Mapping[str, str]) -> str:
     return " ".join([*settings, "python -m sglang.launch_server", shlex.join(kept)])
 
 
-def _await_ready(process, plan: Plan, patience: Patience, say, begun: float) -> None:
-    progress, heard, size, changed = Progress(plan.ranks), "", 0, time.monotonic()
+def _await_ready(process: subprocess.Popen[bytes], plan: Plan, patience: Patience, say: Progress, begun: float) -> None:
+    progress, heard, size, changed = BootProgress(plan.ranks), "", 0, time.monotonic()
     with open_text(plan.log) as lines:
         while True:
             code = wait_a_moment(process)

@@ -14,9 +14,10 @@ _EXACT_UP_TO = 50_000  # resamplings enumerated when there are no more of them t
 
 def quantile(values: Sequence[float], share: float) -> float | None:
     """The value below which `share` of them lie, interpolated; None for no values."""
-    if not values:
-        return None
-    ordered = sorted(values)
+    return _at(sorted(values), share) if values else None
+
+
+def _at(ordered: Sequence[float], share: float) -> float:
     at = share * (len(ordered) - 1)
     low = math.floor(at)
     high = min(low + 1, len(ordered) - 1)
@@ -75,8 +76,8 @@ def ratio(runs: Sequence[float], base: Sequence[float]) -> Ratio | None:
 
 
 def _resampled(runs: Sequence[float], base: Sequence[float]) -> tuple[float, float]:
-    ratios = [one / other for one in _means(runs) for other in _means(base)]
-    return quantile(ratios, 0.025), quantile(ratios, 0.975)
+    ratios = sorted(one / other for one in _means(runs) for other in _means(base))
+    return _at(ratios, 0.025), _at(ratios, 0.975)
 
 
 def _means(values: Sequence[float]) -> list[float]:

@@ -7,17 +7,18 @@ import hashlib
 import json
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from specwire.bench.compare import compare, rate
 from specwire.bench.grid import Grid, Point
-from specwire.bench.points import Enough, Say, Stand, Workload, measure
+from specwire.bench.points import Enough, Stand, Workload, measure
 from specwire.bench.run import describe
 from specwire.bench.statistics import quantile
 from specwire.errors import FAULT, OK, SpecwireError
 from specwire.outgoing import write_text
+from specwire.progress import Progress, within
 from specwire.regular import make_private, open_lock, read_json
 
 SCHEMA = "specwire.sweep/1"
@@ -50,7 +51,7 @@ def sweep(
     stop_early: bool,
     retry_failed: bool,
     confirm: bool,
-    say: Say,
+    say: Progress,
 ) -> dict[str, Any]:
     """The records of all points, measured now or found in `out`, and which is best.
 
@@ -68,7 +69,7 @@ def sweep(
         if record is None:
             shutil.rmtree(folder, ignore_errors=True)
             begun = time.monotonic()
-            record = measure(stand, point.setting, workload, folder, lambda text: say(f"{name}: {text}"), enough)
+            record = measure(stand, point.setting, workload, folder, within(say, f"{name}: "), enough)
             record |= {"id": point.id, "where": dict(point.where), "seconds": round(time.monotonic() - begun, 1)}
             _write(folder / "point.json", record)
             took.append(record["seconds"])
@@ -103,7 +104,11 @@ def _never(runs: list[dict[str, Any]]) -> bool:
 
 
 def _document(
-    grid: Grid, records: Mapping[str, dict[str, Any]], workload: Workload, provenance: Mapping[str, Any], again=()
+    grid: Grid,
+    records: Mapping[str, dict[str, Any]],
+    workload: Workload,
+    provenance: Mapping[str, Any],
+    again: Sequence[dict[str, Any]] = (),
 ) -> dict[str, Any]:
     points = list(records.values())
     return {
@@ -161,7 +166,7 @@ def _rate(point: Mapping[str, Any]) -> float:
     return rate(point["loads"][0]) or 0.0
 
 
-def _no_hope(records, point: Point) -> Enough:
+def _no_hope(records: Iterable[Mapping[str, Any]], point: Point) -> Enough:
     """After each run: is even the point's best one far below what another point reaches on average?"""
     reached = [_rate(record) for record in records if record["state"] == "ok" and record["loads"]]
     target = max(reached, default=0.0) if point.setting.draft else 0.0

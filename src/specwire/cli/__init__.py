@@ -8,7 +8,7 @@ import importlib
 import os
 import sys
 from collections.abc import Iterator
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import click
 
@@ -63,9 +63,11 @@ GROUPS = {
 class Commands(click.Group):
     """Loads `specwire.cli.NAME` only when `specwire NAME` is called, so that starting stays quick."""
 
-    def make_context(self, *given, **more) -> click.Context:  # prints --help and --version
-        with _output():
-            return super().make_context(*given, **more)
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        with _output():  # --help and --version print here
+            return super().make_context(info_name, args, parent, **extra)
 
     def invoke(self, ctx: click.Context) -> object:
         with _output():
@@ -82,7 +84,8 @@ class Commands(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in self.list_commands(ctx):
             return None
-        return importlib.import_module(f"{__name__}.{name.replace('-', '_')}").command
+        found: click.Command = importlib.import_module(f"{__name__}.{name.replace('-', '_')}").command
+        return found
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -93,7 +96,7 @@ class Commands(click.Group):
             from difflib import get_close_matches
 
             if near := get_close_matches(args[0], self.list_commands(ctx), n=3):
-                error.message += f" Did you mean {' or '.join(near)}?"
+                raise click.UsageError(f"{error.message} Did you mean {' or '.join(near)}?", ctx) from None
             raise
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from specwire.cli import _options as options
 from specwire.errors import SpecwireError
+from specwire.progress import Progress
+
+if TYPE_CHECKING:
+    from specwire.bench.points import Stand, Workload
+    from specwire.trees.tree import Tree
+
+    _Numbers = click.ParamType[tuple[float, ...]]
+else:  # not subscriptable in the oldest click that will do
+    _Numbers = click.ParamType
 
 
-class Numbers(click.ParamType):
+class Numbers(_Numbers):
     """Numbers of at least `least`, separated by commas."""
 
     name = "N,N,..."
@@ -45,9 +53,9 @@ class Seconds(click.FloatRange):
 SECONDS = Seconds(min=0.1, max=1e6)
 
 
-def stand_options(function: Callable[..., Any]) -> Callable[..., Any]:
+def stand_options(function: options.Command) -> options.Command:
     """Which SGLang, target, device, and how long to wait for a server."""
-    return _all(
+    return options.decorated(
         function,
         options.python_exe,
         click.argument("tree", metavar="[TREE]", required=False),
@@ -83,9 +91,9 @@ def stand_options(function: Callable[..., Any]) -> Callable[..., Any]:
     )
 
 
-def workload_options(function: Callable[..., Any]) -> Callable[..., Any]:
+def workload_options(function: options.Command) -> options.Command:
     """What is sent, how, and how often."""
-    return _all(
+    return options.decorated(
         function,
         click.option(
             "--prompts",
@@ -138,7 +146,18 @@ def check_named(tree: str | None, target: Path | None) -> None:
         )
 
 
-def stand_of(tree, python, target, ranks, device, no_profile, out: Path, say, **_):
+def stand_of(
+    *,
+    tree: str,
+    python: str | None,
+    target: Path,
+    ranks: int,
+    device: str,
+    no_profile: bool,
+    out: Path,
+    say: Progress,
+    **_: Any,
+) -> tuple[Stand, Tree]:
     """The stand, and the tree it runs. Makes the profiled view in OUT/tree.
 
     Raises SpecwireError when there is no such tree or target, or a worker is not recognised.
@@ -157,24 +176,26 @@ def stand_of(tree, python, target, ranks, device, no_profile, out: Path, say, **
 
 
 def workload_of(
+    *,
     target: Path | None,
-    prompts,
-    prompt_length,
-    new_tokens,
-    concurrency,
-    rate,
-    requests,
-    repeats,
-    seed,
-    boot_timeout,
-    silent_log,
-    silence,
-    **_,
-):
+    prompts: Path | None,
+    prompt_length: int,
+    new_tokens: int,
+    concurrency: tuple[float, ...],
+    rate: tuple[float, ...] | None,
+    requests: int | None,
+    repeats: int,
+    seed: int,
+    boot_timeout: float,
+    silent_log: float,
+    silence: float,
+    **_: Any,
+) -> Workload:
     """The workload that the options describe. Raises SpecwireError for prompts that cannot be sent."""
     from specwire.bench.client import Load
-    from specwire.bench.points import Patience, Workload
+    from specwire.bench.points import Workload
     from specwire.bench.prompts import prompts_from, random_prompts, repeated
+    from specwire.bench.server import Patience
 
     loads = [Load("open", each) for each in rate] if rate else [Load("closed", int(each)) for each in concurrency]
     counts = [requests or max(8, 4 * int(load.value) if load.kind == "closed" else 8) for load in loads]
@@ -235,10 +256,5 @@ def _vocabulary(target: Path | None) -> int:
         raise SpecwireError(
             "random prompts need the vocabulary's size: name the model with --target, or prompts with --prompts."
         )
-    return text_config(read_config(target))["vocab_size"]
-
-
-def _all(function, *decorators):
-    for decorate in reversed(decorators):
-        function = decorate(function)
-    return function
+    size: int = text_config(read_config(target))["vocab_size"]
+    return size

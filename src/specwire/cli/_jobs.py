@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -15,61 +15,70 @@ from specwire.cli import _options as options
 from specwire.errors import SpecwireError
 from specwire.regular import make_private
 
+if TYPE_CHECKING:
+    from specwire.verify import Job
 
-def job_options(function: Callable[..., Any]) -> Callable[..., Any]:
+
+def job_options(function: options.Command) -> options.Command:
     """The arguments that name a job: TREE, target, draft, golden, ranks, device, the engine's own arguments."""
-    for decorate in reversed(
-        (
-            options.tree_argument,
-            click.argument("engine_arguments", nargs=-1, type=click.UNPROCESSED, metavar="[-- ENGINE ARGS]"),
-            click.option(
-                "--target", required=True, type=click.Path(path_type=Path), help="The target model's directory."
-            ),
-            click.option(
-                "--draft", required=True, type=click.Path(path_type=Path), help="The draft model's directory."
-            ),
-            click.option(
-                "--golden",
-                type=click.Path(path_type=Path),
-                help="The golden file to compare with. Without one: the self-check.",
-            ),
-            click.option(
-                "--tokens",
-                multiple=True,
-                metavar="IDS",
-                help="Without a golden: token ids of one prompt, such as 3,4,5; may be repeated.",
-            ),
-            click.option(
-                "--new-tokens",
-                type=click.IntRange(1),
-                metavar="N",
-                help="How many tokens to generate [default: 2; without a golden 8].",
-            ),
-            options.ranks,
-            options.device,
-            click.option(
-                "--probe",
-                "names",
-                multiple=True,
-                metavar="NAME",
-                help="Tap with this probe [default: all debug probes, and hidden-state-dump for the last two boundaries].",
-            ),
-            options.graphs,
-            click.option(
-                "--timeout",
-                type=click.FloatRange(min=1),
-                metavar="SECONDS",
-                help="Give up on the engine after this long.",
-            ),
-        )
-    ):
-        function = decorate(function)
-    return function
+    return options.decorated(
+        function,
+        options.tree_argument,
+        click.argument("engine_arguments", nargs=-1, type=click.UNPROCESSED, metavar="[-- ENGINE ARGS]"),
+        click.option("--target", required=True, type=click.Path(path_type=Path), help="The target model's directory."),
+        click.option("--draft", required=True, type=click.Path(path_type=Path), help="The draft model's directory."),
+        click.option(
+            "--golden",
+            type=click.Path(path_type=Path),
+            help="The golden file to compare with. Without one: the self-check.",
+        ),
+        click.option(
+            "--tokens",
+            multiple=True,
+            metavar="IDS",
+            help="Without a golden: token ids of one prompt, such as 3,4,5; may be repeated.",
+        ),
+        click.option(
+            "--new-tokens",
+            type=click.IntRange(1),
+            metavar="N",
+            help="How many tokens to generate [default: 2; without a golden 8].",
+        ),
+        options.ranks,
+        options.device,
+        click.option(
+            "--probe",
+            "names",
+            multiple=True,
+            metavar="NAME",
+            help="Tap with this probe [default: all debug probes, and hidden-state-dump for the last two boundaries].",
+        ),
+        options.graphs,
+        click.option(
+            "--timeout",
+            type=click.FloatRange(min=1),
+            metavar="SECONDS",
+            help="Give up on the engine after this long.",
+        ),
+    )
 
 
 def job_of(
-    tree, python, engine_arguments, target, draft, golden, tokens, new_tokens, ranks, device, names, graphs, timeout
-):
+    *,
+    tree: str,
+    python: str | None,
+    engine_arguments: tuple[str, ...],
+    target: Path,
+    draft: Path,
+    golden: Path | None,
+    tokens: tuple[str, ...],
+    new_tokens: int | None,
+    ranks: int,
+    device: str,
+    names: tuple[str, ...],
+    graphs: str,
+    timeout: float,
+) -> Job:
     """The job that the options name. Raises SpecwireError when there is no such tree or probe."""
     from specwire.patching.surgery import chosen
     from specwire.trees.tree import Tree
@@ -80,18 +89,18 @@ def job_of(
     if golden is None and not names:
         names = (*chosen((), ()), "hidden-state-dump")  # its last boundary is the stream before the final norm
     return Job(
-        Tree.find(tree, python),
-        target,
-        draft,
-        golden,
-        ranks,
-        device,
-        python or sys.executable,
-        tuple(engine_arguments),
-        tuple(chosen(names, ())),
-        timeout,
-        tuple(tuple(options.numbers(text, "--tokens")) for text in tokens),
-        new_tokens or (2 if golden else 8),
+        tree=Tree.find(tree, python),
+        target=target,
+        draft=draft,
+        golden=golden,
+        ranks=ranks,
+        device=device,
+        python=python or sys.executable,
+        engine_arguments=tuple(engine_arguments),
+        probes=tuple(chosen(names, ())),
+        timeout=timeout,
+        tokens=tuple(tuple(options.numbers(text, "--tokens")) for text in tokens),
+        new_tokens=new_tokens or (2 if golden else 8),
         graphs=graphs,
     )
 

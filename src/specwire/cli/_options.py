@@ -83,6 +83,16 @@ force = click.option(
 python_exe = click.option("--python", metavar="EXE", help="Whose SGLang the word 'installed' means.")
 
 
+Command = Callable[..., Any]
+
+
+def decorated(function: Command, *decorators: Callable[[Command], Command]) -> Command:
+    """The function with several options at once, in the order of the help text."""
+    for decorate in reversed(decorators):
+        function = decorate(function)
+    return function
+
+
 class OutFile(click.Path):
     """A file to be written when all is done: that it can be is known before the work begins, not after.
 
@@ -92,12 +102,12 @@ class OutFile(click.Path):
     def __init__(self) -> None:
         super().__init__(path_type=Path, dir_okay=False, writable=True)
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        path = super().convert(value, param, ctx)
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        path = Path(os.fsdecode(super().convert(value, param, ctx)))
         if os.path.lexists(path) and not (ctx and ctx.meta.get("force") and path.is_file()):
             again = "name another, or replace it with --force" if path.is_file() else "that is no file: name another"
             self.fail(f"{path} is there already: {again}.", param, ctx)
-        folder = Path(path).parent
+        folder = path.parent
         if not folder.is_dir():
             self.fail(f"{path}: there is no directory {folder}. Make it first.", param, ctx)
         if not os.access(folder, os.W_OK):
@@ -112,15 +122,15 @@ class OutDir(click.Path):
         super().__init__(path_type=Path, file_okay=False)
         self.results = results
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        path = super().convert(value, param, ctx)
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        path = Path(os.fsdecode(super().convert(value, param, ctx)))
         for old in (path / name for name in self.results):
             if old.is_dir() and any(old.iterdir()) or old.is_file():
                 self.fail(f"{old} is of an earlier run: name another directory, or move this one away.", param, ctx)
         return path
 
 
-def tree_argument(function: Callable[..., Any]) -> Callable[..., Any]:
+def tree_argument(function: Command) -> Command:
     return python_exe(click.argument("tree", metavar="TREE")(function))
 
 

@@ -53,7 +53,21 @@ from specwire.trees.overlay import make_overlay
 @options.dry_run
 @options.verbose
 @options.quiet
-def command(tree, python, names, groups, target, overlay, force, wait, as_json, show_diff, dry_run, verbose, quiet):
+def command(
+    tree: str,
+    python: str | None,
+    names: tuple[str, ...],
+    groups: tuple[str, ...],
+    target: Path | None,
+    overlay: str | None,
+    force: bool,
+    wait: float | None,
+    as_json: bool,
+    show_diff: bool,
+    dry_run: bool,
+    verbose: bool,
+    quiet: bool,
+) -> int:
     """Insert taps into SGLang's source: whole marked lines, silent until EAGLE3_DEBUG=1.
 
     TREE is a checkout, a directory that holds the sglang package, or the word `installed`. While a process

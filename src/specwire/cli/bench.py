@@ -51,7 +51,21 @@ from specwire.errors import SpecwireError
 )
 @options.as_json
 @options.quiet
-def command(drafts, steps, topk, draft_tokens, env, no_baseline, urls, boots, require, out, as_json, quiet, **rest):
+def command(
+    drafts: tuple[Path, ...],
+    steps: int | None,
+    topk: int | None,
+    draft_tokens: int | None,
+    env: tuple[str, ...],
+    no_baseline: bool,
+    urls: tuple[str, ...],
+    boots: int,
+    require: float | None,
+    out: Path | None,
+    as_json: bool,
+    quiet: bool,
+    **rest: Any,
+) -> int:
     """Is speculation faster? Boots the real server without and with it, and measures both on the same prompts.
 
     Everything after `--` goes to every server. A difference counts only when its interval excludes noise.

@@ -67,7 +67,7 @@ def command(
 
     if (capture is None) == (log is None):
         raise SpecwireError("give either --capture DIR or --log FILE to check")
-    if golden is None and log is not None:
+    if golden is None and capture is None:
         raise SpecwireError("a log holds five values of a state: give --golden FILE to compare them with")
     context = make_context(
         target=target,
@@ -80,7 +80,7 @@ def command(
     )
     if capture:
         document = check_capture(golden, capture, context)
-    else:
+    elif golden and log:
         from specwire.diagnosis.log_check import check_log
 
         document = check_log(golden, log, context)

@@ -1,11 +1,15 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 import click
 
 from specwire.cli import _options as options
 from specwire.strip.words import Words
+
+if TYPE_CHECKING:
+    from specwire.gate.leftovers import Finding, Report
 
 
 @click.command()
@@ -58,7 +62,19 @@ from specwire.strip.words import Words
 )
 @options.as_json
 @options.quiet
-def command(trees, python, form, pristine, record, allowed, envs, tags, excludes, as_json, quiet):
+def command(
+    trees: tuple[str, ...],
+    python: str | None,
+    form: str,
+    pristine: bool,
+    record: str | None,
+    allowed: tuple[str, ...],
+    envs: tuple[str, ...],
+    tags: tuple[str, ...],
+    excludes: tuple[str, ...],
+    as_json: bool,
+    quiet: bool,
+) -> int:
     """Fail when instrumentation is left: taps, hand-written debug code, debugger stops, patch remains.
 
     TREE is SGLang's source, the word 'installed', or any directory or files. A line that has to stay says so:
@@ -111,7 +127,7 @@ def _scope(trees: tuple[str, ...], python: str | None) -> tuple[list[str], str]:
     return [path], path
 
 
-def _with_differences(report, trees, python, record):
+def _with_differences(report: Report, trees: tuple[str, ...], python: str | None, record: str | None) -> Report:
     from specwire.errors import SpecwireError
     from specwire.gate.pristine import NoRecord, differences
     from specwire.trees.tree import Tree
@@ -127,7 +143,7 @@ def _with_differences(report, trees, python, record):
     return report._replace(findings=(*report.findings, *named))
 
 
-def _print(report, quiet: bool) -> None:
+def _print(report: Report, quiet: bool) -> None:
     for finding in report.findings:
         options.say(f"{_place(report, finding)}: {finding.rule}: {finding.message}")
     for finding in report.allowed:
@@ -148,7 +164,7 @@ def _print(report, quiet: bool) -> None:
     options.say(f"{word}: {options.counted(report.files, 'Python file')}{allowed}{excluded}")
 
 
-def _place(report, finding) -> str:
+def _place(report: Report, finding: Finding) -> str:
     from specwire.gate.formats import shown
 
     path = shown(report, finding)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import click
 
@@ -9,6 +10,9 @@ from specwire.cli._progress import Shown
 from specwire.errors import FAULT, OK
 from specwire.patching import surgery
 from specwire.trees.tree import Tree
+
+if TYPE_CHECKING:
+    from specwire.patching.coverage import Row
 
 
 @click.command()
@@ -21,7 +25,12 @@ from specwire.trees.tree import Tree
 @options.python_exe
 @options.as_json
 @options.quiet
-def command(tree, python, as_json, quiet):
+def command(
+    tree: str | None,
+    python: str | None,
+    as_json: bool,
+    quiet: bool,
+) -> int:
     """List the probes: name, group, what each reports, and where.
 
     \b
@@ -70,7 +79,7 @@ def _coverage(tree: Tree, as_json: bool, quiet: bool) -> int:
     return FAULT if any(row.failed for row in rows) else OK
 
 
-def _table(rows) -> Iterable[str]:
+def _table(rows: list[Row]) -> Iterable[str]:
     cells = [(row.file.removeprefix("sglang/srt/"), row.name, row.family, _reach(row)) for row in rows]
     widths = [max(len(cell[column]) for cell in cells) for column in range(3)] if cells else []
     for cell in cells:
@@ -87,7 +96,7 @@ def _sum(count: dict[str, int]) -> str:
     )
 
 
-def _reach(row) -> str:
+def _reach(row: Row) -> str:
     """What is tapped, and each reason that something is not, once."""
     taps = ", ".join(f"{probe} {count}" for probe, count in row.taps.items())
     reasons: dict[str, list[str]] = {}

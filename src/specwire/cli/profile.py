@@ -10,7 +10,10 @@ from specwire.cli import _options as options
 @click.command()
 @click.argument("folder", type=click.Path(path_type=Path), metavar="DIR")
 @options.as_json
-def command(folder, as_json):
+def command(
+    folder: Path,
+    as_json: bool,
+) -> None:
     """Where the time of a speculative cycle goes, from what the worker-profile taps recorded in DIR.
 
     \b

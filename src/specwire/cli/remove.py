@@ -20,7 +20,17 @@ from specwire.patching import surgery
 @options.show_diff
 @options.dry_run
 @options.quiet
-def command(tree, python, names, force, wait, as_json, show_diff, dry_run, quiet):
+def command(
+    tree: str,
+    python: str | None,
+    names: tuple[str, ...],
+    force: bool,
+    wait: float | None,
+    as_json: bool,
+    show_diff: bool,
+    dry_run: bool,
+    quiet: bool,
+) -> int:
     """Take taps out again and prove that nothing else changed. Needs only the tree.
 
     \b

@@ -24,7 +24,14 @@ from specwire.cli import _options as options
 @options.force
 @options.as_json
 @options.quiet
-def command(results, html, text, title, as_json, quiet):
+def command(
+    results: tuple[Path, ...],
+    html: Path | None,
+    text: Path | None,
+    title: str,
+    as_json: bool,
+    quiet: bool,
+) -> None:
     """One self-contained HTML page from results of verify, bench and sweep; --markdown for the same as Markdown.
 
     RESULT is a JSON file, or the --out directory of one of these commands.

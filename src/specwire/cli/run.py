@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import click
 
@@ -21,7 +23,12 @@ from specwire.cli._progress import Shown
 )
 @options.as_json
 @options.quiet
-def command(out, as_json, quiet, **job):
+def command(
+    out: Path,
+    as_json: bool,
+    quiet: bool,
+    **job: Any,
+) -> int:
     """Run the patched engine on the golden's tokens and capture; compare later with `specwire check`.
 
     Without a golden it runs on --tokens, or on short prompts of its own, and keeps the logprobs for the self-check.

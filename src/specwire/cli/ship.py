@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -39,7 +41,19 @@ from specwire.cli._progress import Shown
 )
 @options.as_json
 @options.quiet
-def command(tree, python, target, draft, verified, launch, launch_file, golden, record, as_json, quiet):
+def command(
+    tree: str,
+    python: str | None,
+    target: Path,
+    draft: Path,
+    verified: Path,
+    launch: str | None,
+    launch_file: Path | None,
+    golden: Path | None,
+    record: str | None,
+    as_json: bool,
+    quiet: bool,
+) -> int:
     """Sign off a cleaned-up tree, or name the first thing that is missing.
 
     Looks whether the server is stopped, the tree clean and the release's own, preflight ok, and the last
@@ -65,7 +79,7 @@ def command(tree, python, target, draft, verified, launch, launch_file, golden, 
     return exit_code(document)
 
 
-def _lines(document):
+def _lines(document: dict[str, Any]) -> Iterator[str]:
     if document["missing"]:
         missing = document["missing"]
         how = "cannot be told" if missing["state"] == "unknown" else "does not hold"

@@ -12,7 +12,13 @@ from specwire.patching import surgery
 @options.as_json
 @options.verbose
 @options.quiet
-def command(tree, python, as_json, verbose, quiet):
+def command(
+    tree: str,
+    python: str | None,
+    as_json: bool,
+    verbose: bool,
+    quiet: bool,
+) -> int:
     """Say which taps are in a tree, where, and whether a hand has been on them.
 
     A change that was cut off (a killed process, a full disk) is finished or undone first, and named.

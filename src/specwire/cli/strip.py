@@ -4,12 +4,17 @@ import hashlib
 import os
 import sys
 from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from specwire.cli import _options as options
 from specwire.errors import FINDING, INCONCLUSIVE, OK
 from specwire.strip.words import Words
+
+if TYPE_CHECKING:
+    from specwire.strip.files import Planned
+    from specwire.strip.plan import Piece, Plan
 
 
 @click.command()
@@ -43,7 +48,20 @@ from specwire.strip.words import Words
 @options.show_diff
 @options.dry_run
 @options.quiet
-def command(paths, python, check, envs, tags, excludes, force, wait, as_json, show_diff, dry_run, quiet):
+def command(
+    paths: tuple[str, ...],
+    python: str | None,
+    check: bool,
+    envs: tuple[str, ...],
+    tags: tuple[str, ...],
+    excludes: tuple[str, ...],
+    force: bool,
+    wait: float | None,
+    as_json: bool,
+    show_diff: bool,
+    dry_run: bool,
+    quiet: bool,
+) -> int:
     """Take out debug code that people wrote by hand, and prove that nothing else changed.
 
     PATH is a file, a directory, or the word 'installed'. A statement goes only if it does nothing but report
@@ -86,7 +104,7 @@ def _place(path: str, python: str | None) -> str:
     return str(Tree.find(path, python).package)
 
 
-def _show_diff(changed) -> None:
+def _show_diff(changed: list[Plan]) -> None:
     """Names are relative to the working directory; a file outside it takes `patch -p1 -d /`."""
     from specwire.trees.patch import unified
 
@@ -98,7 +116,7 @@ def _show_diff(changed) -> None:
     sys.stdout.buffer.flush()
 
 
-def _print(planned, judged: bool, say: Callable[[str], None]) -> None:
+def _print(planned: Planned, judged: bool, say: Callable[[str], None]) -> None:
     word = "would remove" if judged else "removed"
     for _, why in planned.unread:
         say(f"inconclusive: {why}")
@@ -112,7 +130,7 @@ def _print(planned, judged: bool, say: Callable[[str], None]) -> None:
             say(f"[LEFT] {plan.name}: specwire's own lines ({', '.join(taps)}): `specwire remove` takes them out")
 
 
-def _summary(planned, changed, judged: bool) -> str:
+def _summary(planned: Planned, changed: list[Plan], judged: bool) -> str:
     found = planned.plans
     more = f", {options.counted(len(planned.unread), 'file')} not looked into" if planned.unread else ""
     more += f", {options.counted(len(planned.excluded), 'file')} excluded" if planned.excluded else ""
@@ -124,10 +142,10 @@ def _summary(planned, changed, judged: bool) -> str:
     return f"{statements} {'would go' if judged else 'gone'} from {files}, {left} left with a reason{more}"
 
 
-def _document(planned, changed, judged: bool) -> dict:
+def _document(planned: Planned, changed: list[Plan], judged: bool) -> dict[str, Any]:
     found = planned.plans
 
-    def entry(plan, piece) -> dict:
+    def entry(plan: Plan, piece: Piece) -> dict[str, Any]:
         shown = {
             "file": plan.name,
             "line": piece.line,

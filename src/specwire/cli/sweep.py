@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -39,7 +40,19 @@ from specwire.cli._progress import Shown
 @options.as_json
 @options.dry_run
 @options.quiet
-def command(grid, draft, env, stop_early, retry_failed, no_confirm, out, as_json, dry_run, quiet, **rest):
+def command(
+    grid: Path,
+    draft: Path,
+    env: tuple[str, ...],
+    stop_early: bool,
+    retry_failed: bool,
+    no_confirm: bool,
+    out: Path,
+    as_json: bool,
+    dry_run: bool,
+    quiet: bool,
+    **rest: Any,
+) -> int:
     """Which setting is fastest? Measures a grid of steps, top-k, draft tokens and environment, and a baseline.
 
     Every point is on disk as soon as it is measured: stopped or killed, the same command goes on.

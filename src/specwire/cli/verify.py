@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
+from typing import Any
 
 import click
 
@@ -24,7 +26,15 @@ from specwire.cli._progress import Shown
 @options.force
 @options.as_json
 @options.quiet
-def command(out, accept_length, trained, html, as_json, quiet, **job):
+def command(
+    out: Path | None,
+    accept_length: float | None,
+    trained: list[int] | None,
+    html: Path | None,
+    as_json: bool,
+    quiet: bool,
+    **job: Any,
+) -> int:
     """Run the real engine on a patched view of TREE and compare what reaches the draft with a golden.
 
     Without a golden the self-check is all there is: see `specwire check --help`. TREE itself is never written.

@@ -7,6 +7,7 @@ import random
 import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from specwire.interpreter import SAFE_PATH
 from specwire.regular import read_json
@@ -105,8 +106,8 @@ def _is_float32(model: Path) -> bool:
         config = read_json(model / "config.json")
     except (OSError, ValueError):
         return False  # the engine has its own words for a model without a readable config
-    text = config.get("text_config") if isinstance(config.get("text_config"), dict) else config
-    return (text.get("dtype") or text.get("torch_dtype")) == "float32"
+    text: dict[str, Any] = config.get("text_config") if isinstance(config.get("text_config"), dict) else config
+    return "float32" == (text.get("dtype") or text.get("torch_dtype"))
 
 
 def _free_port() -> int:

@@ -17,6 +17,8 @@ import signal
 import sys
 import threading
 import time
+from types import ModuleType
+from typing import Any
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != HERE]
@@ -59,14 +61,14 @@ def main(job_file: str) -> None:
     os._exit(0)  # the interpreter would take seconds to unwind what is about to be killed anyway
 
 
-def _whole(job: dict) -> dict:
+def _whole(job: Any) -> Any:
     """The job with the words that were handed over apart from it, since it is a file."""
     for number, secret in enumerate(json.loads(os.environ.pop("SPECWIRE_HANDED", "[]"))):
         job = _replaced(job, f"<hidden {number}>", secret)
     return job
 
 
-def _replaced(value, old: str, new: str):
+def _replaced(value: Any, old: str, new: str) -> Any:
     if isinstance(value, str):
         return value.replace(old, new)
     if isinstance(value, list):
@@ -82,7 +84,7 @@ def _insist_on(root: str) -> None:
         raise RuntimeError(f"this interpreter imports sglang from {found}, although {root} comes first on its path")
 
 
-def _boot(argv: list[str]):
+def _boot(argv: list[str]) -> Any:
     import sglang
     from sglang.srt.server_args import prepare_server_args
 
@@ -94,7 +96,7 @@ def _serve(argv: list[str]) -> None:
     runpy.run_module("sglang.launch_server", run_name="__main__", alter_sys=True)
 
 
-def _generate(engine, prompts: list[list[int]], asked: dict) -> list[dict]:
+def _generate(engine: Any, prompts: list[list[int]], asked: dict[str, Any]) -> list[dict[str, Any]]:
     answers = engine.generate(input_ids=prompts, **asked)
     return [{"output_ids": answer["output_ids"], "meta_info": answer["meta_info"]} for answer in answers]
 
@@ -104,9 +106,10 @@ def _activate_plugin() -> None:
     _beside("plugin").activate()
 
 
-def _beside(name: str):
+def _beside(name: str) -> ModuleType:
     """The module in the file of that name beside this one."""
     spec = importlib.util.spec_from_file_location(f"specwire_engine_{name}", os.path.join(HERE, f"{name}.py"))
+    assert spec is not None and spec.loader is not None  # a file's always has one
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

@@ -26,7 +26,7 @@ TRACEBACK = re.compile(r"Traceback \(most recent call last\):\s*$")
 USAGE_ERROR = re.compile(r"^\S.*?: error: (?P<what>.+)")
 
 
-class Progress:
+class BootProgress:
     """Fed with log lines, says in a few words how far the engine is."""
 
     def __init__(self, ranks: int) -> None:

@@ -8,6 +8,7 @@ the reference kernels on PYTHONPATH, intel_amx needs no AMX. Found through the e
 from __future__ import annotations
 
 import os
+from typing import Any
 
 
 def activate() -> None:
@@ -31,7 +32,7 @@ def _before_platform_overrides() -> None:
         "sglang.srt.speculative.draft_utils",
     ):
         try:
-            module = __import__(name, fromlist=["cpu_has_amx_support"])
+            module: Any = __import__(name, fromlist=["cpu_has_amx_support"])
         except ImportError:
             continue
         if hasattr(module, "cpu_has_amx_support"):

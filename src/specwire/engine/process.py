@@ -13,16 +13,18 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO, BinaryIO
 
 from specwire import outgoing, temporary
 from specwire.engine.segments import RUN_ID, processes_of, release, segments_of
+
+Driver = subprocess.Popen[bytes]
 
 _scratch: dict[str, Path] = {}  # by run id: its directory of temporary files. Sockets go there: paths must be short
 _copying: dict[str, threading.Thread] = {}  # by run id: who writes its log
 
 
-def start(command: Sequence[str], env: Mapping[str, str], log: BinaryIO, folder: Path) -> tuple[subprocess.Popen, str]:
+def start(command: Sequence[str], env: Mapping[str, str], log: BinaryIO, folder: Path) -> tuple[Driver, str]:
     """Start a driver in a session of its own, and say which run id its processes carry."""
     run_id = uuid.uuid4().hex
     if env.get("TMPDIR") == os.environ.get("TMPDIR"):  # or the caller has said where temporary files go
@@ -40,36 +42,37 @@ def start(command: Sequence[str], env: Mapping[str, str], log: BinaryIO, folder:
         start_new_session=True,
         umask=0o077,
     )
-    if hides:
-        _copying[run_id] = _copied(driver, log)
+    if driver.stdout is not None:
+        _copying[run_id] = _copied(driver.stdout, log)
     return driver, run_id
 
 
-def _copied(driver: subprocess.Popen, log: BinaryIO) -> threading.Thread:
+def _copied(said: IO[bytes], log: BinaryIO) -> threading.Thread:
     """A thread that copies what the engine says into its log, without the secrets that it was started with."""
     own = os.fdopen(os.dup(log.fileno()), "wb")
 
     def copy() -> None:
-        with own, driver.stdout:
-            outgoing.copy_hidden(driver.stdout, own)
+        with own, said:
+            outgoing.copy_hidden(said, own)
 
     copying = threading.Thread(target=copy, daemon=True)
     copying.start()
     return copying
 
 
-def wait_a_moment(process: subprocess.Popen, seconds: float = 0.3) -> int | None:
+def wait_a_moment(process: Driver, seconds: float = 0.3) -> int | None:
     try:
         return process.wait(timeout=seconds)
     except subprocess.TimeoutExpired:
         return None
 
 
-def kill_all(driver: subprocess.Popen, run_id: str) -> None:
+def kill_all(driver: Driver, run_id: str) -> None:
     """Kill the driver's group and whatever carries the run's id, also what changed its session."""
     release(run_id)  # before anything ends: what nobody maps any more cannot be found
     _kill_group(driver.pid)
-    driver.stdin.close()
+    if driver.stdin is not None:
+        driver.stdin.close()
     driver.wait()
     for _ in range(100):
         left = processes_of(run_id)

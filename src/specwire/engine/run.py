@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 
 from specwire.engine.arguments import environment, rank_count, server_arguments
 from specwire.engine.job import write_job
-from specwire.engine.log import Progress, last_error
+from specwire.engine.log import BootProgress, last_error
 from specwire.engine.process import death, kill_all, note_segments, start, wait_a_moment
 from specwire.errors import SpecwireError
 from specwire.interpreter import ask
@@ -89,16 +89,17 @@ def run_engine(
         extra=extra_args,
         tokens=longest,
     )
+    result_file = out / "engine-result.json"
     job = {
         "root": str(Path(root).absolute()),
         "argv": argv,
         "batches": [[list(map(int, prompt)) for prompt in batch] for batch in batches],
         "sampling_params": {"max_new_tokens": max_new_tokens, "ignore_eos": True, **GREEDY},
         "logprobs": logprobs,
-        "output": str(out / "engine-result.json"),
+        "output": str(result_file),
         "fork": device == "cpu",
     }
-    job_file, result_file, log_file = out / "engine-job.json", Path(job["output"]), out / "engine.log"
+    job_file, log_file = out / "engine-job.json", out / "engine.log"
     handed = write_job(job_file, job)
     result_file.unlink(missing_ok=True)
 
@@ -148,7 +149,7 @@ def _run_to_the_end(
 ) -> int | None:
     """The driver's exit code; None when it took longer than `timeout`. Then everything is killed."""
     started, told = time.monotonic(), 0.0
-    progress, heard = Progress(ranks), ""
+    progress, heard = BootProgress(ranks), ""
     driver, run_id = start(command, env, log, log_file.parent)
     try:
         with open_text(log_file) as lines:

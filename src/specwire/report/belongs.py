@@ -61,8 +61,8 @@ def _measured(document: Mapping[str, Any]) -> list[list[str]]:
 
 
 def _is_verify(document: Mapping[str, Any]) -> bool:
-    return document["schema"] == "specwire.check/1"
+    return _kind(document) == "check"
 
 
 def _kind(document: Mapping[str, Any]) -> str:
-    return document["schema"].removeprefix("specwire.").split("/")[0]
+    return str(document["schema"]).removeprefix("specwire.").split("/")[0]

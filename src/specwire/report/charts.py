@@ -111,7 +111,7 @@ class _Scale:
 
 
 def _round_step(step: float) -> float:
-    power = 10 ** math.floor(math.log10(step))
+    power: float = 10 ** math.floor(math.log10(step))
     return next(power * each for each in (1, 2, 2.5, 5, 10) if power * each >= step * 0.999)
 
 

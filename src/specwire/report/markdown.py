@@ -9,7 +9,7 @@ from specwire.report.blocks import Block, Code, Figure, Heading, Table, Text
 
 
 def markdown(title: str, blocks: Sequence[Block]) -> str:
-    parts = [f"# {_plain(title)}", *(_written(block) for block in blocks if not isinstance(block, Figure))]
+    parts = [f"# {_plain(title)}", *filter(None, map(_written, blocks))]
     return "\n\n".join(parts) + "\n"
 
 
@@ -21,6 +21,8 @@ def _written(block: Block) -> str:
             return _plain(text) if tone == "plain" else f"**{_plain(text)}**"
         case Table():
             return _table(block)
+        case Figure():
+            return ""  # all that it shows is beside it
         case Code(text, caption):
             fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
             return (f"{_plain(caption)}:\n\n" if caption else "") + f"{fence}\n{text}\n{fence}"

@@ -33,7 +33,7 @@ def _files(place: Path) -> list[Path]:
 
 def _document(file: Path) -> dict[str, Any]:
     try:
-        document = read_json(file)
+        document: dict[str, Any] = read_json(file)
     except (OSError, ValueError) as error:
         raise SpecwireError(
             f"{file}: no result that can be read ({said(error)}). Name the JSON of verify, bench or sweep."

@@ -8,6 +8,9 @@ imported, and raises NotImplementedError with its own name when it is called.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any, NoReturn
+
 import torch
 from sgl_kernel.attention import decode_attention_cpu, extend_attention_cpu
 from sgl_kernel.caches import (
@@ -41,16 +44,17 @@ __all__ = [
 
 # The attention backend takes these two from torch.ops. Plain functions do: nothing here is traced,
 # and their parameters differ between releases, which an operator schema could not express.
-torch.ops.sgl_kernel.extend_attention_cpu = extend_attention_cpu
-torch.ops.sgl_kernel.decode_attention_cpu = decode_attention_cpu
+_operations: Any = torch.ops.sgl_kernel
+_operations.extend_attention_cpu = extend_attention_cpu
+_operations.decode_attention_cpu = decode_attention_cpu
 
 
-def not_covered(name: str):
+def not_covered(name: str) -> Callable[..., NoReturn]:
     """An operation that can be imported by `name`, and says so when it is called."""
     if name.startswith("__"):
         raise AttributeError(name)
 
-    def operation(*args, **kwargs):
+    def operation(*args: object, **kwargs: object) -> NoReturn:
         raise NotImplementedError(
             f"sgl_kernel.{name} has no reference operation for the CPU: this stand-in covers the path "
             "that EAGLE-3 takes. Run on a GPU, or choose engine arguments that avoid it."

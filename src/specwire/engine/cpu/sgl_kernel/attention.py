@@ -7,12 +7,14 @@ weights are computed in float32 whatever the cache holds.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 
 def extend_attention_cpu(
-    q: Tensor, k: Tensor | None, v: Tensor | None, o: Tensor, k_buffer: Tensor, v_buffer: Tensor, *rest
+    q: Tensor, k: Tensor | None, v: Tensor | None, o: Tensor, k_buffer: Tensor, v_buffer: Tensor, *rest: Any
 ) -> None:
     """Attention of new tokens: to the request's cached prefix and to the new tokens before them.
 
@@ -23,7 +25,7 @@ def extend_attention_cpu(
     _extend(q, k, v, o, k_buffer, v_buffer, *_without_scales("extend_attention_cpu", rest))
 
 
-def decode_attention_cpu(q: Tensor, k_buffer: Tensor, v_buffer: Tensor, *rest) -> None:
+def decode_attention_cpu(q: Tensor, k_buffer: Tensor, v_buffer: Tensor, *rest: Any) -> None:
     """Attention of one new token for each request, whose K and V are stored in the cache first.
 
     q [requests, heads, width]. The rest is that of `_decode`; later releases pass a key and a value
@@ -70,7 +72,7 @@ def _extend(
     for row, length, new, start in zip(req_pool_indices.tolist(), lengths, news, extend_start_loc.tolist()):
         mine, prefix = slice(start, start + new), length - new
         slots = req_to_token[row, :length].long()
-        if k is None:
+        if k is None or v is None:
             keys, values = k_buffer[slots], v_buffer[slots]
         else:
             keys = _cached_then_new(k_buffer, slots[:prefix], k[mine], q.shape[-1])
@@ -106,7 +108,7 @@ def _decode(
     """o [requests, heads, value width], filled. out_cache_loc [requests]: where the new K and V go."""
     if is_cross_attention:
         raise NotImplementedError("sgl_kernel.decode_attention_cpu with cross attention")
-    if k is not None:
+    if k is not None and v is not None:
         k_buffer[out_cache_loc] = k.reshape(-1, *k_buffer.shape[1:]).to(k_buffer.dtype)
         if v_buffer.data_ptr() != k_buffer.data_ptr():  # the values of MLA are part of its keys
             v_buffer[out_cache_loc] = v.reshape(-1, *v_buffer.shape[1:]).to(v_buffer.dtype)
@@ -117,7 +119,7 @@ def _decode(
         o[mine] = _attend(q[mine], k_buffer[slots], v_buffer[slots], visible, scaling, logit_cap, sinks)
 
 
-def _without_scales(name: str, rest: tuple) -> tuple:
+def _without_scales(name: str, rest: tuple[Any, ...]) -> tuple[Any, ...]:
     """Later releases pass the scales of an FP8 cache, 1.0 for any other; earlier ones a tensor there."""
     if isinstance(rest[0], (Tensor, type(None))):
         return rest

@@ -8,6 +8,7 @@ kernels they stand for do, because the engine allocates it.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor
@@ -135,5 +136,5 @@ def rotate_input_ids_cpu(
         input_ids[last] = topk_index.reshape(-1)[request]
 
 
-def _spans(rows: Tensor, starts: Tensor, ends: Tensor):
+def _spans(rows: Tensor, starts: Tensor, ends: Tensor) -> Iterable[tuple[int, int, int]]:
     return zip(rows.tolist(), starts.tolist(), ends.tolist())

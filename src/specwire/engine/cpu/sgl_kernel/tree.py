@@ -106,7 +106,8 @@ def _parents(kept: list[int], grown_from: list[int], topk: int) -> list[int | No
 def _path_up(node: int, parents: list[int | None], depth: int) -> list[int]:
     """The node and its ancestors below the root, at most `depth` of them."""
     path: list[int] = []
-    while node not in (None, 0) and len(path) < depth:
-        path.append(node)
-        node = parents[node]
+    above: int | None = node
+    while above and len(path) < depth:
+        path.append(above)
+        above = parents[above]
     return path
