@@ -7,9 +7,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from small_trees import make_tree
 
 import specwire
 from specwire.engine.run import resolve_device
+from specwire.errors import SpecwireError
+from specwire.preflight.interpreter.modules import Source
 from specwire.regular import open_anew, read_bytes, read_json, read_source, read_text, written_whole
 from specwire.trees.tree import Tree
 
@@ -160,3 +163,18 @@ def test_a_log_is_never_written_through_a_link(tmp_path):
     with open_anew(tmp_path / "log") as file:
         file.write(b"x")
     assert (tmp_path / "victim").read_bytes() == b"precious" and (tmp_path / "log").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")], ids=["pipe", "device"])
+def test_what_is_no_file_in_a_module_s_place_is_said_and_is_not_taken_for_none(tmp_path, make):
+    """A rule that is read without it would name a cause, certain, of a class that nobody has looked for."""
+    tree = make_tree(tmp_path)
+    make(tree.path("sglang/srt/models/odd.py"))
+    tree.path("sglang/srt/models/.#target.py").symlink_to("somebody@somewhere.1234")  # as editors lock a file
+    assert "sglang/srt/models/odd.py" in tree.python_files()
+    assert not any(".#" in name for name in tree.python_files())
+    with pytest.raises(OSError, match="no regular file"):
+        Source(tree).model_class(["Target"])
+    with pytest.raises(SpecwireError, match="odd.py: cannot be read"):
+        Source(tree).module("sglang/srt/models/odd.py")
+    assert Source(tree).module("sglang/srt/models/absent.py") is None

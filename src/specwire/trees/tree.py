@@ -115,12 +115,12 @@ class Tree:
             if entry.name == "__pycache__":
                 continue
             if entry.is_symlink():
-                if entry.is_dir() or (entry.name.endswith(".py") and entry.is_file()):
+                if entry.is_dir() or (entry.name.endswith(".py") and os.path.exists(entry)):
                     links.append(f"{under}/{entry.name}")
             elif entry.is_dir(follow_symlinks=False):
                 for mine, below in zip((names, links), self._listed(f"{under}/{entry.name}"), strict=True):
                     mine += below
-            elif entry.name.endswith(".py") and entry.is_file():
+            elif entry.name.endswith(".py"):  # a pipe in a module's place among them, which reading it will say
                 names.append(f"{under}/{entry.name}")
         return names, links
 

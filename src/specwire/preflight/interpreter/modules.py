@@ -72,8 +72,12 @@ class Source:
     def _parse(self, name: str) -> Module | None:
         try:
             data = self.tree.read(name)
-        except OSError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
+        except OSError as error:
+            raise SpecwireError(
+                f"{name}: cannot be read ({error.strerror}), so what it holds stays unknown."
+            ) from error
         try:
             return Module(name, _syntax(data))
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:  # the last two: nested too deeply
