@@ -328,6 +328,11 @@ def test_a_comment_must_not_become_the_encoding():
         plan(text, "x.py")
 
 
+@pytest.mark.parametrize("text", [b"", b"# [EAGLE3-DEBUG]\n", b"# specwire:\n", b"\n\n# EAGLE3_DEBUG: remove me\n"])
+def test_a_file_without_a_statement(text):
+    assert plan(text, "f.py", Words()).after in (text, text.partition(b"# E")[0])
+
+
 def test_a_string_must_not_become_the_docstring():
     text = b"def f():\n    print('[EAGLE3-DEBUG]')\n    'not a docstring'\n    return 1\n"
     found = plan(text, "x.py")

@@ -91,7 +91,7 @@ def docstrings_made(tree: ast.Module, gone: set[int]) -> dict[int, str]:
     """Statements in `gone` without which a string would become a docstring: a change that no syntax tree shows."""
     found = {}
     for node in outside(tree, gone):
-        if isinstance(node, (ast.Module, ast.ClassDef, *FUNCTIONS)) and id(node.body[0]) in gone:
+        if isinstance(node, (ast.Module, ast.ClassDef, *FUNCTIONS)) and node.body and id(node.body[0]) in gone:
             first = next((at for at, each in enumerate(node.body) if id(each) not in gone), 0)
             value = getattr(node.body[first], "value", None)
             if isinstance(node.body[first], ast.Expr) and isinstance(getattr(value, "value", None), str) and first:
