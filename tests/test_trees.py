@@ -938,6 +938,19 @@ def test_no_file_in_the_tap_file_s_place(tree, make):
             work()
 
 
+def test_what_a_hand_wrote_is_shown_clean_and_not_without_end(tree, run):
+    """A diff that nobody asked for goes to a terminal; one of a file that is not specwire's would be all of it."""
+    applied(tree)
+    edit(tree, DRAFT_NAME, b"fc_before(self, hidden_states, embeds)", b"fc_before(self, '\x1b]0;pwned\x07')")
+    edit(tree, marks.RUNTIME, b"import json", b"import json\n" + b"mine = 1\n" * 500)
+    shown = run("remove", tree.root)[1]
+    assert "pwned" in shown and "\x1b" not in shown
+    assert "+mine = 1\n[...]\n" in shown and shown.count("\n") < 90
+    tree.path(marks.RUNTIME).write_bytes(b"mine = 1\n" * 500)
+    shown = run("status", tree.root)[1]
+    assert "not specwire's" in shown and "mine = 1" not in shown
+
+
 def test_an_empty_tap_file_goes_by_force(tree):
     before = snapshot(tree.root)
     applied(tree)

@@ -19,6 +19,7 @@ from specwire.trees.tree import Tree
 
 DONE = "[DONE] All debug logging removed. Ready for production restart."
 _DONE_TO = ("applied", "removed")
+_LINES_OF_A_DIFF = 60  # of a file that a hand has been on; `--diff` shows all
 _MARKS = {"removed": "[OK]", "failed": "[FAILED]", "edited": "[EDITED]"}
 
 
@@ -117,9 +118,8 @@ def _print(outcome: Outcome, dry_run: bool, every_site: bool) -> None:
         one = f"{absent[0].probe} {absent[0].file} {absent[0].qualname} - {absent[0].why}"
         options.say(f"[absent] {options.counted(len(absent), 'site')} in {files} (--json names each), such as {one}")
     for diff in outcome.edits.values():
-        sys.stdout.flush()
-        sys.stdout.buffer.write(diff)
-        sys.stdout.buffer.flush()
+        lines = diff.decode("utf-8", "backslashreplace").split("\n")[:_LINES_OF_A_DIFF]
+        print("\n".join(lines), end="" if len(lines) < _LINES_OF_A_DIFF else "\n[...]\n")
     states = [site.state for site in outcome.sites]
     done = "applied" if outcome.incomplete else outcome.result
     count = states.count(done) or len(states)

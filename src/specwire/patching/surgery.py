@@ -343,4 +343,7 @@ def _edit_diff(name: str, file: TappedFile) -> bytes:
 
 
 def _tap_file_diff(now: bytes) -> bytes:
+    """The same for the tap file; empty for somebody else's of that name, which was never inserted."""
+    if not now.startswith(marks.RUNTIME_MARK):
+        return b""
     return unified(tapfile.source(), now, f"as inserted/{marks.RUNTIME}", f"as it is/{marks.RUNTIME}", context=1)
