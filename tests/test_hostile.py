@@ -6,6 +6,7 @@ time; `SPECWIRE_FUZZ=2500` makes as many of each group, which takes an hour or t
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import json
 import os
@@ -480,6 +481,146 @@ def rules(rng: random.Random, place: Path) -> Input:
     )
 
 
+ODD_LINES = (
+    b"if _specwire.on: _specwire.embedding(self, hidden_states)  # specwire:embedding-capture 0123456789ab\n",
+    b"import _specwire  # specwire:import\n",
+    b"# specwire:\n",
+    b"x = " + b"+".join([b"1"] * 900) + b"\n",
+    b"x = " + b"-" * 5000 + b"1\n",
+    b"x = " + b"(" * 300 + b"\n",
+    b"    print('[EAGLE3-DEBUG]', hidden_states)\n",
+    b"EAGLE3_DEBUG = False\n",
+    b"    if EAGLE3_DEBUG:\n        breakpoint()\n",
+    b"import os; os.system('touch precious')\n",
+    b"def f(x=f()):\n    return f\n",
+    b"class A(A):\n    A = A\n",
+    b"\xef\xbb\xbf# -*- coding: rot13 -*-\n",
+    b"# -*- coding: utf-16 -*-\n",
+    b"\x0c\x00\xff\r\r\n\xe2\x80\xa8\n",
+    b"match x:\n    case {'a': [*_]}: pass\n",
+    b"'''\n",
+    b"async def g(): return [await x async for x in y if (z := 1)]\n",
+    b"type X[T] = list[T]\n",
+    b"x = f'{x!r:{y}}'\n",
+    b"self.layers_to_capture = []\n",
+    b"#" * 200_000 + b"\n",
+    b"x = 1\n" * 20_000,
+)
+JOURNAL = {
+    "schema": "specwire.journal/1",
+    "token": "abcd",
+    "replace_links": False,
+    "files": [{"name": "sglang/srt/models/llama.py", "before": None, "after": "0" * 64}],
+}
+JOURNALS = (".specwire-journal.json", ".specwire-journal.done", ".specwire-journal.draft")
+APPLY = (("apply",), ("apply", "--probe", "hidden-state-dump"), ("apply", "--group", "debug"))
+COMMANDS = (
+    *APPLY,
+    ("apply", "--dry-run"),
+    ("apply", "--diff"),
+    ("status",),
+    ("remove",),
+    ("remove", "--force"),
+    ("strip",),
+    ("strip", "--diff"),
+    ("gate",),
+    ("gate", "--format", "github"),
+    ("gate", "--pristine"),
+    ("probes", "--coverage"),
+)
+NAMES = ("odd.py", "llama.py", "_specwire.py", "\x1b]0;x\x07.py", "caf\xe9\u202e.py", "a b.py", "x" * 250 + ".py")
+
+
+def odd_file(rng: random.Random, place: Path, tree: Path) -> str:
+    """Put something into the tree that is no module, or none that anybody has written; says what."""
+    kind, name = rng.randrange(10), rng.choice(NAMES)
+    if kind == 9:
+        return odd_journal(rng, place, tree)
+    at = tree / "sglang" / "srt" / rng.choice(("models", "models", "layers", ".")) / name
+    at.parent.mkdir(exist_ok=True)
+    if at.is_dir():
+        return "nothing"
+    at.unlink(missing_ok=True)
+    if kind == 0:
+        os.mkfifo(at)
+    elif kind == 1:
+        to = (place / "outside" / "precious", at, "/dev/zero", "/proc/self/mem", "/nowhere", "..", place / "outside")
+        at.symlink_to(rng.choice(to))
+    elif kind == 2:
+        at.mkdir()
+    elif kind == 3:
+        with open(at, "wb") as file:
+            file.truncate(rng.choice((0, 1 << 20, 9 << 20, 1 << 34)))
+    elif kind == 4:
+        at.write_bytes(rng.randbytes(rng.choice((0, 1, 100, 10_000))))
+    else:
+        at.write_bytes(b"".join(rng.choices(ODD_LINES, k=rng.randrange(1, 6))))
+    return f"{kind} as {name[:20]!r}"
+
+
+def odd_journal(rng: random.Random, place: Path, tree: Path) -> str:
+    """The journal of a change that was cut off, spoilt; or one that would have a file outside deleted."""
+    document = json.loads(json.dumps(JOURNAL))
+    spoil(rng, document)
+    innocent = tree / "sglang" / "innocent.py"
+    if rng.random() < 0.5 and not innocent.is_symlink():
+        innocent.symlink_to(place / "outside" / "precious")
+        digest = hashlib.sha256(b"precious").hexdigest()
+        document = {**JOURNAL, "files": [{"name": "innocent.py", "before": None, "after": digest}]}
+    (tree / "sglang" / rng.choice(JOURNALS)).write_text(json.dumps(document))
+    return "a journal"
+
+
+def odd_line(rng: random.Random, file: Path) -> str:
+    lines = file.read_bytes().splitlines(keepends=True)
+    at = rng.randrange(len(lines) + 1)
+    new = [*lines[:at], rng.choice(ODD_LINES), *lines[at + rng.randrange(3) :]]
+    file.write_bytes(damaged(rng, b"".join(lines)) if rng.random() < 0.3 else b"".join(new))
+    return f"line {at} of {file.name}"
+
+
+def trees(rng: random.Random, place: Path) -> Input:
+    """A tree of odd files and lines, which leads out of itself or has a journal: tapped, cleaned, looked at.
+
+    Removing gives back what was there, and what is refused has written nothing.
+    """
+    tree = place / "trees"
+    shutil.rmtree(tree, ignore_errors=True)
+    shutil.copytree(place / "tree", tree)
+    files = sorted((tree / "sglang").rglob("*.py"))
+    done = [odd_line(rng, file) for file in rng.sample(files, rng.randrange(3))]
+    done += [odd_file(rng, place, tree) for _ in range(rng.randrange(3))]
+    first, *more = (rng.choice(APPLY) if rng.random() < 0.5 else rng.choice(COMMANDS), *rng.sample(COMMANDS, 2))
+
+    def run(words: tuple[str, ...]) -> int:
+        from specwire.cli import main
+
+        try:
+            main([*words, str(tree)])
+        except SystemExit as end:
+            return int(end.code or 0)
+        return 0
+
+    def work() -> int:
+        run(("status",))  # which puts right what a journal tells of
+        was = held_by(tree)
+        code = run(first)
+        if first in APPLY and code in (0, 3):
+            assert run(("remove",)) == 0, "what was applied cannot be removed"
+            assert held_by(tree) == was, "removing does not give back what was there"
+        elif code == 2:
+            assert held_by(tree) == was, "refused, and yet something was written"
+        return max(code, *map(run, more))
+
+    return f"tree with {done}: {first} {more}", work
+
+
+def held_by(tree: Path) -> dict[str, bytes]:
+    """What the files of a tree hold; too large ones are too large for everybody."""
+    found = (path for path in sorted(tree.rglob("*")) if path.is_file() and not path.is_symlink())
+    return {str(path): path.read_bytes() for path in found if path.stat().st_size < 1 << 22}
+
+
 WARM = (
     "specwire.cli.check",
     "specwire.cli.golden",
@@ -491,8 +632,13 @@ WARM = (
     "specwire.goldens.show",
     "specwire.preflight.verdict",
     "specwire.preflight.render",
+    "specwire.cli.apply",
+    "specwire.cli.gate",
+    "specwire.cli.strip",
+    "specwire.patching.surgery",
+    "specwire.strip.plan",
 )
-GROUPS = {each.__name__: each for each in (goldens, configs, logs, launches, servers, rules)}
+GROUPS = {each.__name__: each for each in (goldens, configs, logs, launches, servers, rules, trees)}
 
 
 def inputs(group: str, place: Path) -> Iterator[tuple[int, Input]]:
