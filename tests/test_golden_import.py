@@ -293,7 +293,7 @@ BOMBS = {
 def test_a_pickle_that_grows_is_refused_before_it_is_loaded(
     name, wrapped: bool, target: Path, tmp_path: Path, monkeypatch
 ) -> None:
-    monkeypatch.setattr("specwire.goldens.pickles.OPCODE_LIMIT", 20_000)
+    monkeypatch.setattr("specwire.pickles.OPCODE_LIMIT", 20_000)
     pickle, why = BOMBS[name]
     (tmp_path / "0.pt").write_bytes(pickled(pickle=pickle) if wrapped else pickle)
     with pytest.raises(SpecwireError, match=f"never unpickled here .*{why}"):

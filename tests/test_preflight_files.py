@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import math
 import pickle
+import tempfile
+from collections import OrderedDict
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from preflight_models import draft, draft_config, draft_tensors, write_tensors
 
 from specwire.errors import SpecwireError
-from specwire.preflight.checkpoint import INDEX, open_checkpoint
+from specwire.preflight.checkpoint import INDEXES, open_checkpoint
 
 
 @pytest.fixture
@@ -21,7 +25,7 @@ def place(tmp_path) -> Path:
 
 
 def shards(place: Path, weight_map: object) -> None:
-    (place / INDEX).write_text(json.dumps({"weight_map": weight_map}))
+    (place / INDEXES[0]).write_text(json.dumps({"weight_map": weight_map}))
 
 
 def test_a_checkpoint_is_read_from_its_header(place):
@@ -70,7 +74,7 @@ def test_an_index_that_leads_elsewhere(place, weight_map, said):
 
 
 def test_an_index_that_is_no_json(place):
-    (place / INDEX).write_text("[" * 100_000)
+    (place / INDEXES[0]).write_text("[" * 100_000)
     with pytest.raises(SpecwireError, match="cannot read"):
         open_checkpoint(place)
 
@@ -95,6 +99,82 @@ def test_pickles_are_never_opened(tmp_path):
     with pytest.raises(SpecwireError):
         open_checkpoint(place)
     assert not (tmp_path / "ran").exists()
+
+
+DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.bool, torch.float8_e4m3fn]
+TENSORS = st.tuples(
+    st.sampled_from(DTYPES), st.lists(st.integers(0, 4), max_size=3), st.integers(0, 3), st.integers(0, 2)
+)
+
+
+@given(tables=st.lists(TENSORS, min_size=1, max_size=6))
+@settings(max_examples=40, deadline=None)
+def test_files_of_torch_save_are_read_as_torch_reads_them(tables):
+    """Slices of one storage, parameters and transposed tensors among them; values too, where they lie in one piece."""
+    saved = {}
+    for number, (dtype, shape, before, kind) in enumerate(tables):
+        whole = torch.randint(0, 2, (before + math.prod(shape),)).to(dtype)
+        tensor = whole[before:].view(shape)
+        if kind == 1:
+            tensor = torch.nn.Parameter(tensor, requires_grad=False)
+        saved[f"layer.{number}.weight"] = tensor.transpose(0, -1) if kind == 2 and shape else tensor
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "pytorch_model.bin"
+        torch.save(OrderedDict(saved), path)
+        own, theirs = open_checkpoint(Path(folder)), torch.load(path, weights_only=True)
+        assert set(own.tensors) == set(theirs)
+        for name, tensor in theirs.items():
+            entry = own.tensors[name]
+            assert (entry.shape, entry.torch_name) == (tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
+            assert entry.packed or not tensor.is_contiguous()
+            if entry.packed and tensor.ndim:
+                read = own.files[0].rows(name)
+                assert torch.equal(read.float(), tensor.float())
+
+
+@pytest.mark.parametrize("place_of", ["state_dict", "model"])
+def test_what_an_engine_would_not_load_from_a_pickle_is_refused(tmp_path, place_of):
+    for saved in ({place_of: {"fc.weight": torch.ones(2, 2)}}, [torch.ones(2)], torch.nn.Linear(2, 2)):
+        torch.save(saved, tmp_path / "pytorch_model.bin")
+        with pytest.raises(SpecwireError, match="cannot be read as tensors of torch.save"):
+            open_checkpoint(tmp_path)
+
+
+def test_shards_of_torch_save_are_read_through_their_index(tmp_path):
+    torch.save({"fc.weight": torch.ones(2, 6)}, tmp_path / "pytorch_model-1.bin")
+    torch.save({"left.over": torch.ones(2, 6)}, tmp_path / "pytorch_model-0.bin")
+    torch.save({"lr": 0.1}, tmp_path / "training_args.bin")
+    (tmp_path / INDEXES[1]).write_text(json.dumps({"weight_map": {"fc.weight": "pytorch_model-1.bin"}}))
+    assert set(open_checkpoint(tmp_path).tensors) == {"fc.weight"}
+    write_tensors(tmp_path / "model.safetensors", {"own": ("F32", (1,), None)})
+    assert set(open_checkpoint(tmp_path).tensors) == {"own"}  # as an engine, which prefers them
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(spoilt=st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), min_size=1, max_size=4))
+def test_a_spoilt_file_of_torch_save_is_read_or_refused(tmp_path, spoilt):
+    path = tmp_path / "pytorch_model.bin"
+    torch.save({"fc.weight": torch.ones(2, 6), "d2t": torch.arange(3)}, path)
+    data = bytearray(path.read_bytes())
+    for where, byte in spoilt:
+        data[int(where * len(data))] = byte
+    path.write_bytes(bytes(data))
+    try:
+        found = open_checkpoint(tmp_path)
+    except SpecwireError:
+        return
+    for name, entry in found.tensors.items():
+        assert entry.stop <= len(data), name
+
+
+def test_an_element_type_that_nobody_asks_for_costs_nothing(place):
+    header = {"fc.weight": {"dtype": "F4", "shape": [2, 6], "data_offsets": [0, 6]}}
+    text = json.dumps(header).encode()
+    (place / "model.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + bytes(6))
+    found = open_checkpoint(place)
+    assert found.shape("fc.weight") == (2, 6) and found.dtypes() == {"F4"} and found.emptied("fc.weight") is None
+    with pytest.raises(SpecwireError, match="element type F4, which is not supported here"):
+        found.files[0].rows("fc.weight")
 
 
 def test_nothing_there(tmp_path):

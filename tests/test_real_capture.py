@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from specwire.capture import open_capture
 from specwire.diagnosis.check import check_capture
@@ -19,6 +20,7 @@ from specwire.diagnosis.log_check import check_log
 from specwire.goldens.golden import open_golden
 from specwire.goldens.write import States, write_golden
 from specwire.tensorfile import open_tensors, write_tensors
+from specwire.trees.tree import Tree
 
 ROOT = Path(__file__).parent.parent
 GOLDEN = ROOT / "golden" / "llama" / "float32.safetensors"
@@ -47,6 +49,30 @@ def test_it_matches_on_every_site(models) -> None:
     }
     assert all(slot["rel_l2"] < 1e-6 for slot in document["slots"])
     assert [check["id"] for check in document["checks"] if check["state"] == "skipped"] == ["not-wiring"]
+
+
+def test_rotary_settings_that_are_not_the_targets_are_said(models, tmp_path) -> None:
+    """They may be how the draft was trained, so they are no cause."""
+    draft, tree = shutil.copytree(models["draft"], tmp_path / "draft"), Tree.find(ROOT / "fixtures/slices/boundaries")
+    config = json.loads((draft / "config.json").read_text("utf-8"))
+    (draft / "config.json").write_text(json.dumps({**config, "rope_scaling": {"rope_type": "yarn", "factor": 4.0}}))
+    for place, said in (
+        (draft, ["rope (possible): the draft is served with rope_theta 10000, yarn"]),
+        (models["draft"], []),
+    ):
+        document = check_capture(GOLDEN, RUN / "capture", make_context(target=models["target"], draft=place, tree=tree))
+        assert [note.partition(" scaling")[0] for note in document["notes"] if note.startswith("rope")] == said
+
+
+def test_a_draft_saved_by_torch_is_compared_like_any(models, tmp_path) -> None:
+    draft = shutil.copytree(models["draft"], tmp_path / "draft")
+    weights = draft / "model.safetensors"
+    torch.save(load_file(weights), draft / "pytorch_model.bin")
+    weights.unlink()
+    evidence = gather(
+        open_golden(GOLDEN), open_capture(RUN / "capture"), make_context(target=models["target"], draft=draft)
+    )
+    assert evidence.draft.fc_run == evidence.draft.layer_run == evidence.draft.head.name == "as configured"
 
 
 def test_the_reference_draft_computes_what_the_engines_did(models) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from specwire.errors import SpecwireError, said
+from specwire.picklefile import open_pickled
 from specwire.regular import read_json
 from specwire.tensorfile import TensorFile, open_tensors
 
@@ -16,6 +17,9 @@ from specwire.tensorfile import TensorFile, open_tensors
 LANGUAGE_PARTS = ("text_config", "llm_config", "language_config", "thinker_config")
 # They change with the library that saved the file, or with how the model is served, not with the model.
 _VOLATILE = ("_name_or_path", "transformers_version", "torch_dtype", "dtype")
+
+# What training leaves beside a model, which no engine loads.
+_NO_WEIGHTS = ("training_args.bin", "optimizer.bin", "optimizer.pt", "scheduler.pt", "scaler.pt", "training_state.pt")
 
 
 def read_config(directory: Path | str) -> dict[str, Any]:
@@ -94,11 +98,21 @@ def draft_layer_ids(config: dict[str, Any]) -> list[int] | None:
     return None
 
 
+def weight_files(directory: Path | str) -> list[Path]:
+    """The files that an engine loads a model's weights from, by name: safetensors, where there are none torch's own."""
+    place = Path(directory)
+    for endings in ((".safetensors",), (".bin",), (".pt", ".pth")):
+        found = [path for path in sorted(place.glob("*")) if path.suffix in endings and path.name not in _NO_WEIGHTS]
+        if found:
+            return found
+    return []
+
+
+def open_weights(path: Path) -> TensorFile:
+    """A file of weights, of either kind; SpecwireError, with one sentence, when it is none. Nothing is unpickled."""
+    return open_tensors(path) if path.suffix == ".safetensors" else open_pickled(path)
+
+
 def checkpoint(directory: Path | str) -> dict[str, TensorFile]:
-    """The file of each tensor of a checkpoint in safetensors, by the tensor's name; headers only are read."""
-    return {
-        name: file
-        for shard in sorted(Path(directory).glob("*.safetensors"))
-        for file in [open_tensors(shard)]
-        for name in file.tensors
-    }
+    """The file of each tensor of a checkpoint, by the tensor's name; headers only are read."""
+    return {name: file for shard in weight_files(directory) for file in [open_weights(shard)] for name in file.tensors}

@@ -50,11 +50,18 @@ class TensorFile:
             raise SpecwireError(f"no tensor {name!r} in {self.path}: it holds {known or 'nothing'}")
         return self.tensors[name]
 
+    def _readable(self, name: str) -> Entry:
+        entry = self.entry(name)
+        if not entry.known:
+            what = f"has element type {entry.dtype}" if entry.packed else "does not lie in one piece"
+            raise SpecwireError(f"tensor {name!r} in {self.path} {what}, which is not supported here")
+        return entry
+
     def rows(self, name: str, first: int = 0, count: int | None = None, into: bytearray | None = None) -> torch.Tensor:
         """Rows `first` to `first + count` of a tensor; `into`, if it is large enough, is used and shared."""
         import torch
 
-        entry = self.entry(name)
+        entry = self._readable(name)
         last = entry.shape[0] if count is None else first + count
         if not 0 <= first <= last <= entry.shape[0]:
             raise SpecwireError(f"rows {first}..{last} asked of {name}[{entry.shape[0]}] in {self.path}")
@@ -76,14 +83,14 @@ class TensorFile:
         import torch
 
         wanted = list(indices)
-        entry = self.entry(name)
+        entry = self._readable(name)
         if not wanted:
             return torch.empty((0, *entry.shape[1:]), dtype=getattr(torch, entry.torch_name))
         return torch.cat([self.rows(name, first, count) for first, count in _runs(wanted)])
 
     def values(self, name: str, first: int, count: int) -> list[float]:
         """Single elements as Python numbers, counted over the flattened tensor; needs no torch."""
-        entry = self.entry(name)
+        entry = self._readable(name)
         item = ITEM_BYTES[entry.dtype]
         if not 0 <= first <= first + count <= prod(entry.shape):
             raise SpecwireError(f"elements {first}..{first + count} asked of {name}{list(entry.shape)} in {self.path}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
@@ -18,6 +19,8 @@ HEADER_LIMIT = 32 * 1024 * 1024
 TENSOR_LIMIT = 200_000
 
 NAME_LIMIT = 512
+
+_TYPE = re.compile(r"[A-Z][A-Z0-9_]{0,23}")
 
 ITEM_BYTES = {
     "BOOL": 1,
@@ -57,16 +60,22 @@ TORCH_NAMES = {
 @dataclass(frozen=True)
 class Entry:
     """One tensor of a file: its element type and shape, and where its bytes lie, counted from the file's
-    start."""
+    start. `packed`: its elements lie there one after another."""
 
     dtype: str
     shape: tuple[int, ...]
     start: int
     stop: int
+    packed: bool = True
 
     @property
     def torch_name(self) -> str:
         return TORCH_NAMES.get(self.dtype, self.dtype)
+
+    @property
+    def known(self) -> bool:
+        """Whether its elements can be read here; of others the shape is all that is known."""
+        return self.packed and self.dtype in ITEM_BYTES
 
     @property
     def row_bytes(self) -> int:
@@ -142,7 +151,7 @@ def _checked(
         raise SpecwireError(f"the metadata of {path} is not a map of strings to strings")
     if len(header) > TENSOR_LIMIT:
         raise SpecwireError(f"{path} holds {len(header):,} tensors, more than the {TENSOR_LIMIT:,} that are read")
-    tensors = {_name(path, name): _entry(path, name, value, data_start) for name, value in header.items()}
+    tensors = {checked_name(path, name): _entry(path, name, value, data_start) for name, value in header.items()}
     end = data_start
     for name, entry in sorted(tensors.items(), key=lambda item: (item[1].start, item[1].stop)):
         if entry.start != end:
@@ -156,7 +165,8 @@ def _checked(
     return metadata, tensors
 
 
-def _name(path: Path, name: str) -> str:
+def checked_name(path: Path, name: str) -> str:
+    """A tensor's name; SpecwireError for one that no model has."""
     if not name or len(name) > NAME_LIMIT or ".." in name or "/" in name or "\\" in name or not name.isprintable():
         raise SpecwireError(f"{path} holds a tensor with the name {name[:40]!r}, which no file of this kind has")
     return name
@@ -165,12 +175,13 @@ def _name(path: Path, name: str) -> str:
 def _entry(path: Path, name: str, value: Any, data_start: int) -> Entry:
     facts = value if isinstance(value, dict) else {}
     shape, offsets = facts.get("shape"), facts.get("data_offsets")
-    if not _naturals(shape) or not _naturals(offsets) or len(offsets) != 2 or len(shape) > 8:
+    if not is_naturals(shape) or not is_naturals(offsets) or len(offsets) != 2 or len(shape) > 8:
         raise SpecwireError(f"tensor {name!r} of {path} has no proper dtype, shape and data_offsets")
-    if not isinstance(value.get("dtype"), str) or value["dtype"] not in ITEM_BYTES:
+    if not isinstance(value.get("dtype"), str) or not _TYPE.fullmatch(value["dtype"]):
         raise SpecwireError(f"tensor {name!r} of {path} has the unknown element type {str(value.get('dtype'))[:20]!r}")
-    need = prod(shape) * ITEM_BYTES[value["dtype"]]
-    if offsets[1] - offsets[0] != need:
+    # Of a type that is not known here, be it of four bits, the place is all that can be told: who needs its values says so.
+    need = prod(shape) * ITEM_BYTES[value["dtype"]] if value["dtype"] in ITEM_BYTES else offsets[1] - offsets[0]
+    if offsets[1] < offsets[0] or offsets[1] - offsets[0] != need:
         raise SpecwireError(
             f"tensor {name!r} of {path} needs {need:,} bytes for {value['dtype']} {shape}, its offsets give "
             f"{offsets[1] - offsets[0]:,}"
@@ -178,5 +189,6 @@ def _entry(path: Path, name: str, value: Any, data_start: int) -> Entry:
     return Entry(value["dtype"], tuple(shape), data_start + offsets[0], data_start + offsets[1])
 
 
-def _naturals(values: Any) -> TypeGuard[list[int]]:
+def is_naturals(values: Any) -> TypeGuard[list[int]]:
+    """Whether it is a list of whole numbers that a file could count."""
     return isinstance(values, list) and all(type(value) is int and 0 <= value < 1 << 63 for value in values)

@@ -20,7 +20,7 @@ from specwire.engine.graphs import Eager, eager
 from specwire.engine.run import resolve_device
 from specwire.errors import FAULT, FINDING, SpecwireError
 from specwire.goldens.golden import check_token_ids, open_golden
-from specwire.model_files import read_config, text_config
+from specwire.model_files import checkpoint, read_config, text_config, weight_files
 from specwire.patching import marks, surgery
 from specwire.preflight.interpreter.modules import Source
 from specwire.preflight.launch import in_words
@@ -70,8 +70,9 @@ def check_job(job: Job) -> None:
     if not read_config(job.draft).get("architectures"):
         raise SpecwireError(f"{job.draft}/config.json names no architecture: is this a draft model's directory?")
     for role, place in (("target", job.target), ("draft", job.draft)):
-        if not any(place.glob("*.safetensors")) and not any(place.glob("*.bin")):
+        if not weight_files(place):
             raise SpecwireError(f"the {role}'s directory {place} holds no weights (*.safetensors or *.bin)")
+    checkpoint(job.draft)
 
 
 def _check_one_node(job: Job) -> None:

@@ -146,7 +146,7 @@ def report(evidence: Evidence, slots: list[Slot], summary: Summary) -> dict[str,
             for cause in causes
         ],
         "checks": checks,
-        "notes": [*labels.notes(evidence), *evidence.notes],
+        "notes": [*labels.notes(evidence), *evidence.notes, *evidence.context.suspected],
         "golden": {
             "path": None if evidence.alone else str(golden.path),
             "target": golden.target,

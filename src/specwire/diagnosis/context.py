@@ -72,12 +72,23 @@ class Context:
         """The target checkpoint's tensors by name, likewise."""
         return checkpoint(self.target_dir) if self.target_dir else {}
 
-    @cached_property
+    @property
     def static(self) -> dict[str, Check]:
         """What preflight finds wrong without a run, by id; it needs target, draft and tree."""
+        return {check.id: check for check in self._static if check.state == "fault"}
+
+    @property
+    def suspected(self) -> list[str]:
+        """What preflight holds for possible and no run can tell, each a sentence."""
+        return [
+            f"{check.id} ({check.confidence}): {check.why}; {check.fix}" for check in self._static if check.suspicion
+        ]
+
+    @cached_property
+    def _static(self) -> list[Check]:
         if not (self.tree and self.target_dir and self.draft_dir):
-            return {}
-        return static_faults(self.tree, self.target_dir, self.draft_dir, self.launch)
+            return []
+        return static_checks(self.tree, self.target_dir, self.draft_dir, self.launch)
 
     @property
     def aux_off(self) -> bool:
@@ -174,13 +185,12 @@ def tree_rule(tree: Tree, target: Path) -> Rule | None:
     return rule
 
 
-def static_faults(tree: Tree, target: Path, draft: Path, launch: Launch) -> dict[str, Check]:
-    """Preflight's faults on the draft's own files, as launched, by id."""
+def static_checks(tree: Tree, target: Path, draft: Path, launch: Launch) -> list[Check]:
+    """Preflight's checks of the draft's own files, as launched, without those that only predict what is captured."""
     from specwire.preflight import check_serving, check_vocabulary, check_weights, check_widths
     from specwire.preflight.facts import gather
     from specwire.preflight.interpreter.modules import Source
 
     facts = gather(Source(tree), target, draft, launch if launch.words else None, None)
     modules = (check_widths, check_vocabulary, check_weights, check_serving)
-    checks = [found for module in modules for found in module.check(facts)]
-    return {check.id: check for check in checks if check.state == "fault" and not check.predicts}
+    return [found for module in modules for found in module.check(facts) if not found.predicts]

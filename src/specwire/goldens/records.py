@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from specwire.capture import open_capture
 from specwire.errors import SpecwireError, said
-from specwire.goldens.pickles import Refused, look_through
+from specwire.pickles import Refused, look_through
 from specwire.regular import open_regular
 from specwire.tensorfile import open_tensors
 

@@ -1,6 +1,6 @@
 """A model directory's weights, from their headers alone: names, shapes, element types, and small values.
 
-Sharded checkpoints are read through their index. No tensor is loaded and nothing is unpickled.
+Sharded checkpoints are read through their index, those of torch.save as far as names and places go. No tensor is loaded and nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from specwire.errors import SpecwireError, said
+from specwire.model_files import open_weights, weight_files
 from specwire.regular import open_regular, read_json
-from specwire.tensorfile import Entry, TensorFile, open_tensors
+from specwire.tensorfile import TensorFile
+from specwire.tensorheader import Entry
 
-INDEX = "model.safetensors.index.json"
+INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 INDEX_LIMIT = 64 * 1024 * 1024
 VALUE_LIMIT = 16 * 1024 * 1024
 _CODES = {"I64": "q", "I32": "i", "U8": "B", "I8": "b", "BOOL": "B", "I16": "h"}
@@ -52,7 +54,7 @@ class Checkpoint:
     def integers(self, name: str) -> array:
         """All values of a small integer or bool tensor, flat. SpecwireError when it is neither."""
         entry = self.tensors[name]
-        if entry.dtype not in _CODES or entry.stop - entry.start > VALUE_LIMIT:
+        if entry.dtype not in _CODES or not entry.known or entry.stop - entry.start > VALUE_LIMIT:
             raise SpecwireError(
                 f"tensor {name!r} of {self._file(name).path} is {entry.dtype} {list(entry.shape)}: whole numbers, at most "
                 f"{VALUE_LIMIT:,} bytes, were expected. Save it as int64 or bool."
@@ -94,21 +96,15 @@ def open_checkpoint(directory: Path, role: str = "draft", only: tuple[str, ...] 
     """Read every header of the checkpoint in `directory`; with `only`, and an index, those of the shards that
     hold tensors whose names end so.
 
-    Raises SpecwireError with one sentence when there are no safetensors, when the index or a header is
+    Raises SpecwireError with one sentence when there are no weights, when the index or a header is
     wrong, or when a shard is missing.
     """
     listed, shards = _shards(directory, only)
-    if not shards and not listed and not (directory / INDEX).is_file():
-        pickles = sorted(path.name for path in directory.glob("*") if path.suffix in (".bin", ".pt", ".pth"))
-        if pickles:
-            raise SpecwireError(
-                f"the {role} in {directory} is a pickle ({pickles[0]}), which is never opened here: "
-                "save it as safetensors."
-            )
+    if not shards and not listed:
         raise SpecwireError(
-            f"no weights of the {role} in {directory}: no *.safetensors there. Give the checkpoint's directory."
+            f"no weights of the {role} in {directory}: no *.safetensors there, nor *.bin. Give the checkpoint's directory."
         )
-    files = tuple(open_tensors(path) for path in shards)
+    files = tuple(open_weights(path) for path in shards)
     tensors: dict[str, Entry] = {}
     for file in files:
         for name, entry in file.tensors.items():
@@ -124,16 +120,25 @@ def open_checkpoint(directory: Path, role: str = "draft", only: tuple[str, ...] 
 
 def _shards(directory: Path, only: tuple[str, ...]) -> tuple[dict[str, str], list[Path]]:
     """What the index says, by tensor name, and the files to read: the indexed ones, else all there are."""
-    index = directory / INDEX
-    if not index.is_file():
-        return {}, sorted(directory.glob("*.safetensors"))
+    found = weight_files(directory)
+    suffix = found[0].suffix if found else ""
+    index = next(
+        (
+            directory / name
+            for name in INDEXES
+            if (directory / name).is_file() and suffix in ("", Path(name).suffixes[0])
+        ),
+        None,
+    )
+    if index is None:
+        return {}, found
     listed = _weight_map(index)
     if only:
         listed = {name: file for name, file in listed.items() if name.endswith(only)}
     names = sorted(set(listed.values()))
     for name in names:
         if not (directory / name).is_file():
-            raise SpecwireError(f"shard {name} is not in {directory}, though {INDEX} names it: copy it there.")
+            raise SpecwireError(f"shard {name} is not in {directory}, though {index.name} names it: copy it there.")
     return listed, [directory / name for name in names]
 
 
@@ -148,8 +153,8 @@ def _weight_map(index: Path) -> dict[str, str]:
     if not isinstance(listed, dict) or not all(isinstance(name, str) for name in listed.values()):
         raise SpecwireError(f"{index} has no weight_map of names to files: copy the checkpoint's index again.")
     for name in set(listed.values()):
-        if Path(name).name != name or "\\" in name or not name.endswith(".safetensors"):
+        if Path(name).name != name or "\\" in name or not name.endswith(index.suffixes[0]):
             raise SpecwireError(
-                f"{index} points to {name[:80]!r}: a shard must be a plain *.safetensors name in the same directory."
+                f"{index} points to {name[:80]!r}: a shard must be a plain *{index.suffixes[0]} name in the same directory."
             )
     return listed

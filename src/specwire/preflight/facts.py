@@ -12,7 +12,7 @@ from specwire.errors import SpecwireError
 from specwire.goldens.golden import open_golden
 from specwire.goldens.labels import other_reading, wrong_labels
 from specwire.goldens.log import LogGolden, is_log_golden, open_log_golden
-from specwire.model_files import read_config, text_config
+from specwire.model_files import read_config, text_config, weight_files
 from specwire.preflight.checkpoint import Checkpoint, open_checkpoint
 from specwire.preflight.draft import DraftModel, read_draft
 from specwire.preflight.interpreter.modules import Source
@@ -262,7 +262,7 @@ def _config(directory: Path, role: str) -> dict[str, Any]:
 
 def _target_weights(target: Path) -> Checkpoint | None:
     """The headers of what a draft can share; None when only the target's config is here, which will do."""
-    if not any(target.glob("*.safetensors")):
+    if not weight_files(target):
         return None
     return open_checkpoint(target, "target", only=SHARED)
 

@@ -25,6 +25,10 @@ class Check:
     predicts: bool = False
 
     @property
+    def suspicion(self) -> bool:
+        return self.state == "skipped" and bool(self.confidence)
+
+    @property
     def cause(self) -> dict[str, Any]:
         return {"id": self.id, "confidence": self.confidence, "evidence": self.why, "fix": self.fix}
 

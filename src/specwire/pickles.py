@@ -73,7 +73,7 @@ def _archive(file: BinaryIO) -> None:
                     if record.file_size > PICKLE_LIMIT:
                         raise Refused(f"its {record.filename[-20:]!r} has {record.file_size:,} bytes")
                     _opcodes(io.BytesIO(archive.read(record)))
-    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError) as error:
+    except (zipfile.BadZipFile, RuntimeError, EOFError, ValueError) as error:
         raise Refused("it is a damaged archive") from error
 
 
