@@ -164,14 +164,14 @@ def test_a_launch_is_taken_and_refused_as_the_release_does(release, tmp_path_fac
         derandomize=True,
         database=None,
     )
-    @given(launches(actions), st.one_of(st.none(), st.none(), config_files(actions)), st.integers(0, 9), st.data())
+    @given(launches(actions), st.one_of(st.none(), st.none(), config_files(actions)), st.integers(0, 12), st.data())
     def compare(words, config, way, data):
         if config is not None and options.merger is not None:
             (place / "server.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
             at = data.draw(st.integers(0, len(words)))
             written = data.draw(st.sampled_from([["--config", str(place / "server.yaml")]] * 5 + [["--config"]]))
             words = [*words[:at], *written, *words[at:]]
-        serves = options.serve is not None and way >= 8
+        serves = options.serve is not None and way in (8, 9, 10)
         theirs = oracle.ask(argv=words, serve=serves)
         if "module 'logging' has no attribute" in (theirs["message"] or ""):
             return  # taken by the parser; where the release's logging is set up at once, it ends there
@@ -204,6 +204,13 @@ def as_written(words: list[str], serves: bool, way: int, place: Path, options: A
         text = "ARGS=(\n  " + "\n  ".join(quoted) + f'\n)\nexec {shlex.join(command)} "${{ARGS[@]}}"\n'
     elif way == 2:
         text = f"srun -n 1 bash -c {shlex.quote(shlex.join([*command, *words]))}\n"
+    elif way in (10, 11):
+        listed: Any = [word.replace("$", "$$") for word in [*command, *words]]
+        service = {"image": "engine", "command": listed if way == 10 else shlex.join(listed)}
+        (place / "compose.yaml").write_text(yaml.safe_dump({"services": {"engine": service}}))
+        return in_file(place / "compose.yaml").read(options)
+    elif way == 12:
+        text = f"docker run --gpus all -v /m:/m --rm engine:latest {shlex.join([*command, *words])}\n"
     elif way == 3:
         text = yaml.safe_dump(
             {"containers": [{"command": command, "args": [word.replace("$", "$$") for word in words]}]}

@@ -206,6 +206,7 @@ def _placed(path: Path, name: str, tensor: _Tensor, file: BinaryIO, records: Map
     first = record.header_offset + _HEADER.size + sum(_HEADER.unpack(file.read(_HEADER.size)))
     item = ITEM_BYTES[tensor.dtype]
     start, size = tensor.offset * item, prod(tensor.shape) * item
-    if start + size > record.file_size:
-        raise Refused(f"the tensor {name!r} needs {start + size:,} bytes, {record.file_size:,} are there")
+    there = min(record.file_size, file.seek(0, 2) - first)
+    if start + size > there:
+        raise Refused(f"the tensor {name!r} needs {start + size:,} bytes, {there:,} are there")
     return Entry(tensor.dtype, tensor.shape, first + start, first + start + size)

@@ -170,22 +170,42 @@ def _of_words(words: list[str], where: str) -> list[Found]:
 
 
 def _in_commands(commands: Sequence[Command], where: str, script: bool, levels: int) -> Iterator[Found]:
+    """The launches that the commands start. One that is only put into a variable counts where no other is there."""
     exported: dict[str, str] = {}
+    started, kept = False, []
     for place, command in enumerate(commands):
         words = command.words
         if words[0] == "export":
-            exported |= assignments(words[1:])
+            given = assignments(words[1:])
+            exported |= {name: opened(f"${name}") for name in given} if command.maybe else given
         start = _start(words)
         if start:
             environment = exported | assignments(words[:start])
             found = Found(words[start:], words[start - 1] == "serve", environment, line=command.line)
+            started = True
             yield _written(found, _outside(commands[place + 1 :]), list(command.torn), script)
             continue
-        inner = next((word for word in words if _INSIDE.search(f" {word}") and re.search(r"\s", word)), None)
-        if inner is not None and levels:
-            around = exported | assignments(words[: words.index(inner)])
-            for one in _in_commands(split_commands(inner, where, around), where, script, levels - 1):
-                yield replace(one, environment={**around, **one.environment})
+        for one in _inside(command, exported, where, script, levels):
+            if all(_ASSIGN.fullmatch(word) for word in words):
+                kept.append(one)
+            else:
+                started = True
+                yield one
+    if not started:
+        yield from kept
+
+
+def _inside(command: Command, exported: Mapping[str, str], where: str, script: bool, levels: int) -> Iterator[Found]:
+    """The launches in a script that is a word of a command, or is handed to it as a here-document."""
+    words = command.words
+    inner = next((word for word in words if _INSIDE.search(f" {word}") and re.search(r"\s", word)), None)
+    around = exported | assignments(words[: words.index(inner)] if inner is not None else words)
+    scripts: list[tuple[str, Mapping[str, Any]]] = [(inner, around)] if inner is not None else []
+    if _INSIDE.search(f" {command.here}"):
+        scripts.append((command.here, {**around, **command.variables}))
+    for text, variables in scripts if levels else ():
+        for one in _in_commands(split_commands(text, where, variables), where, script, levels - 1):
+            yield replace(one, environment={**around, **one.environment})
 
 
 def _outside(after: Sequence[Command]) -> list[Command]:

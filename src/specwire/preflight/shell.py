@@ -1,8 +1,9 @@
 """Splits what a person typed into commands and words, as a POSIX shell or bash would. Runs nothing.
 
-Quotes, escapes, comments, line continuations, `;`, `&`, `|`, redirections, arrays and variables that the text itself
-sets are understood. What only a running shell could know stays as it is written, and the word that holds it is *open*:
-a variable that is not set here or is set in one branch alone, `$(...)`, `$((...))`, a placeholder such as `<model>`.
+Quotes, escapes, comments, line continuations, `;`, `&`, `|`, redirections, here-documents, arrays and variables that the
+text itself sets are understood. What only a running shell could know stays as it is written, and the word that holds it is
+*open*: a variable that is not set here or is set in one branch, function or subshell alone, `$(...)`, `$((...))`, a
+placeholder such as `<model>`.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from specwire.errors import SpecwireError
 
@@ -29,6 +30,9 @@ _PLACEHOLDER = re.compile(r"<[A-Za-z][^<>|;&\n\"'$`]*(?<! )>(?=[\s/]|$)")
 _SETTERS = ("export", "local", "declare", "readonly", "typeset")
 _OPENING, _CLOSING = ("if", "while", "until", "case", "for", "select"), ("fi", "done", "esac")
 _BETWEEN = ("then", "do", "else", "elif", "!", "time", "{", "}")
+_HERE = re.compile(r"<<(-?)[ \t]*(?:'([^'\n]+)'|\"([^\"\n]+)\"|\\?([^\s;|&<>()'\"]+))")
+_FUNCTION = re.compile(r"[ \t]*\)[ \t]*\n?[ \t]*\{(?=\s)")
+_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "e": "\x1b", "E": "\x1b", "f": "\f", "v": "\v"}
 
 
 def is_open(word: str) -> bool:
@@ -48,11 +52,33 @@ def opened(text: str) -> str:
 
 @dataclass(frozen=True)
 class Command:
-    """One command: its words, the line that it begins on, the lines that end in a backslash and a blank."""
+    """One command: its words, the line that it begins on, the lines that end in a backslash and a blank, and the
+    here-document that it is given, with the variables that are filled in there. `maybe`: it may not run."""
 
     words: list[str]
     line: int
     torn: tuple[int, ...] = ()
+    maybe: bool = False
+    here: str = ""
+    variables: Mapping[str, Value] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Here:
+    """A here-document that is to begin on the next line: of which command, up to what line."""
+
+    command: int
+    end: str
+    tabs: bool
+    filled_in: bool
+
+
+@dataclass
+class _Branch:
+    """Commands that may not run, or not here: what was set before each variable that they set. `until` ends it."""
+
+    until: str
+    changed: dict[str, Value | None] = field(default_factory=dict)
 
 
 @dataclass
@@ -70,7 +96,8 @@ class _Reader:
     torn: list[int] = field(default_factory=list)
     word: str | None = None
     drop: bool = False
-    branches: list[dict[str, Value | None]] = field(default_factory=list)
+    branches: list[_Branch] = field(default_factory=list)
+    waiting: list[_Here] = field(default_factory=list)
     chain: dict[str, Value | None] | None = None  # set after && or ||: what the chain has set, and what was before
 
     def line(self, place: int) -> int:
@@ -113,7 +140,8 @@ class _Reader:
                 before = self.variables.get(name, "")
                 self.set(name, before + value if more and isinstance(before, str) else value)
         if words:
-            self.commands.append(Command(words, self.line(self.begin), tuple(self.torn)))
+            maybe = self.chain is not None or any(one.until != "group" for one in self.branches)
+            self.commands.append(Command(words, self.line(self.begin), tuple(self.torn), maybe))
         self.torn = []
 
     def _control(self, words: list[str]) -> list[str]:
@@ -122,12 +150,14 @@ class _Reader:
             keyword, words = words[0], words[1:]
             self.bare -= 1
             if keyword in ("else", "elif") and self.branches:
-                self._leave(self.branches[-1])
-                self.branches[-1] = {}
-            elif keyword in _CLOSING and self.branches:
-                self._leave(self.branches.pop())
+                self._leave(self.branches[-1].changed)
+                self.branches[-1].changed = {}
+            elif keyword in ("{", "}", *_CLOSING):
+                self.leave(keyword)
             elif keyword in _OPENING:
-                self.branches.append({})
+                self.branches.append(
+                    _Branch(_CLOSING[0] if keyword == "if" else "esac" if keyword == "case" else "done")
+                )
                 if keyword in ("for", "select") and words:
                     self.set(words[0], opened(f"${words[0]}"))
                     return []
@@ -136,9 +166,23 @@ class _Reader:
         return words
 
     def set(self, name: str, value: Value) -> None:
-        for changed in [*self.branches[-1:], *([self.chain] if self.chain is not None else [])]:
+        for changed in [
+            *(one.changed for one in self.branches[-1:]),
+            *([self.chain] if self.chain is not None else []),
+        ]:
             changed.setdefault(name, self.variables.get(name))
         self.variables[name] = value
+
+    def leave(self, keyword: str) -> None:
+        """End the innermost branch, if this is what ends it; a `{` that is no function's opens one that changes nothing."""
+        if keyword == "{":
+            self.branches.append(_Branch("group"))
+        elif self.branches and keyword == "}" and self.branches[-1].until == "group":
+            changed = self.branches.pop().changed
+            for one in self.branches[-1:]:
+                one.changed |= {name: before for name, before in changed.items() if name not in one.changed}
+        elif self.branches and self.branches[-1].until == keyword:
+            self._leave(self.branches.pop().changed)
 
     def _leave(self, changed: Mapping[str, Value | None]) -> None:
         """End a branch that may not have run: what it set is open, beside what was there before."""
@@ -148,7 +192,7 @@ class _Reader:
                 kept = before if isinstance(before, list) and now[: len(before)] == before else []
                 self.set(name, [*kept, opened(f"${{{name}[@]}}")])
             else:
-                more = isinstance(before, str) and isinstance(now, str) and before and now.startswith(before)
+                more = isinstance(before, str) and isinstance(now, str) and before and now.startswith(f"{before} ")
                 self.set(name, f"{before} {opened(f'${name}')}" if more else opened(f"${name}"))
 
     def end_chain(self) -> None:
@@ -189,6 +233,7 @@ def _step(reader: _Reader) -> None:
         _parenthesis(reader)
     elif char == ")":
         reader.end_command()
+        reader.leave(")")
     elif char == "#" and reader.word is None:
         end = reader.text.find("\n", reader.place)
         reader.place = len(reader.text) if end < 0 else end
@@ -218,22 +263,52 @@ def _operator(reader: _Reader, char: str) -> None:
         reader.chain = {} if reader.chain is None else reader.chain
     elif char in "\n;":
         reader.end_chain()
+    if char == "\n":
+        _here_documents(reader)
 
 
 def _redirection(reader: _Reader) -> None:
     if reader.word is not None and reader.word.isdigit():
         reader.word = None
     reader.end_word()
+    if reader.text[reader.place : reader.place + 2] != "<<" and (found := _HERE.match(reader.text, reader.place - 1)):
+        end = found[2] or found[3] or found[4]
+        reader.waiting.append(_Here(len(reader.commands), end, bool(found[1]), found[0].endswith(f"{found[1]}{end}")))
+        reader.place = found.end()
+        return
     reader.drop = True
     while reader.peek() and reader.peek() in "<>&":
         reader.place += 1
 
 
+def _here_documents(reader: _Reader) -> None:
+    """The lines behind a command that it is given as its input, up to the one that ends them."""
+    for one in reader.waiting:
+        lines = []
+        while reader.place < len(reader.text):
+            end = reader.text.find("\n", reader.place)
+            line = reader.text[reader.place : end if end >= 0 else None]
+            reader.place = end + 1 if end >= 0 else len(reader.text)
+            if (line.lstrip("\t") if one.tabs else line) == one.end:
+                break
+            lines.append(line)
+        if one.command < len(reader.commands):
+            filled = dict(reader.variables) if one.filled_in else {}
+            command = replace(reader.commands[one.command], here="\n".join(lines), variables=filled)
+            reader.commands[one.command] = command
+    reader.waiting = []
+
+
 def _parenthesis(reader: _Reader) -> None:
-    """`NAME=(` begins an array; any other opening parenthesis a subshell, or a function's body."""
+    """`NAME=(` begins an array, `NAME()` a function; any other opening parenthesis a subshell."""
     match = _ASSIGN.fullmatch(reader.word) if reader.word else None
     if match is None or match[3]:
+        function = _FUNCTION.match(reader.text, reader.place) if reader.word or reader.words else None
+        if function:
+            reader.words, reader.word = [], None
+            reader.place = function.end()
         reader.end_command()
+        reader.branches.append(_Branch("}" if function else ")"))
         return
     name, more = match[1], match[2]
     command, reader.words, reader.word = [*reader.words, reader.word], [], None
@@ -309,20 +384,45 @@ def _dollar(reader: _Reader, quoted: bool) -> None:
     if reader.peek() == "(":
         reader.add(opened(f"${_balanced(reader)}"))
         return
-    if reader.peek() in ("'", '"') and not quoted:
-        return  # $'...' and $"...": as the quote alone, but for escapes that no launch has
+    if reader.peek() == '"' and not quoted:
+        return  # $"...": as the quote alone
+    if reader.peek() == "'" and not quoted:
+        reader.place += 1
+        _escaped(reader)
+        return
     found = _VARIABLE.match(reader.text, reader.place - 1)
     if not found:
         reader.add("$")
         return
     reader.place = found.end()
     value = _expanded(reader, found)
-    if isinstance(value, list):
-        _spread(reader, value, whole=quoted and found[0].endswith("[*]}"))
+    if isinstance(value, list) and quoted:
+        assigned = bool(_ASSIGN.match(reader.word or "")) and all(map(_ASSIGN.fullmatch, reader.words))
+        _spread(reader, value, whole=assigned or found[0].endswith("[*]}"))
+    elif isinstance(value, list):
+        _split(reader, " ".join(value))
     elif quoted:
         reader.add(value)
     else:
         _split(reader, value)
+
+
+def _escaped(reader: _Reader) -> None:
+    """What stands in `$'...'`: its escapes are those of C."""
+    start, made = reader.place, ""
+    while (char := reader.peek()) != "'":
+        if not char:
+            raise _not_closed(reader, "'", start)
+        if char == "\\":
+            reader.place += 1
+            char = reader.peek()
+            made += opened(f"\\{char}") if char in "xuUc01234567" else _ESCAPES.get(char, char)
+        else:
+            made += char
+        reader.place += 1
+    reader.place += 1
+    reader.quoted = True
+    reader.add(made)
 
 
 def _balanced(reader: _Reader) -> str:
