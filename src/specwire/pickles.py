@@ -13,7 +13,7 @@ import pickletools
 import struct
 import zipfile
 from dataclasses import dataclass
-from typing import Any, BinaryIO
+from typing import IO, Any, BinaryIO, cast
 
 PICKLE_LIMIT = 64 * 1024 * 1024
 OPCODE_LIMIT = 1_000_000  # some forty thousand tensors
@@ -108,11 +108,11 @@ def _opcodes(stream: BinaryIO) -> None:
     stack: list[_Made | None] = []  # None is a mark
     memo: dict[int, _Made | None] = {}
     try:
-        for number, (opcode, argument, _) in enumerate(pickletools.genops(_Bounded(stream))):
+        for number, (opcode, argument, _) in enumerate(pickletools.genops(cast("IO[bytes]", _Bounded(stream)))):
             if number > OPCODE_LIMIT:
                 raise Refused(f"it takes more than {OPCODE_LIMIT:,} steps to load")
             if opcode.name == "GLOBAL":
-                _check_name(*argument.split(" ", 1))
+                _check_name(*str(argument).split(" ", 1))
             elif opcode.name in _NEEDLESS:
                 raise Refused(f"it holds {opcode.name}, which no tensor needs")
             _step(stack, memo, opcode, argument)
