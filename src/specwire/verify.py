@@ -120,7 +120,12 @@ def verify(
     before = fingerprint(job.tree)
     view = patched_view(job, out / "tree", progress)
     document = judged_run(job, view, out, progress, accept_length=accept_length, trained=trained)
-    document["tree_restored"] = restored(view, job.tree) and fingerprint(job.tree) == before
+    after = fingerprint(job.tree)
+    changed = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
+    document["tree_restored"] = restored(view, job.tree) and not changed
+    if not document["tree_restored"]:
+        where = f"changed meanwhile: {', '.join(changed[:3])}" if changed else "its view was edited"
+        document["notes"].insert(0, f"NOT RESTORED: that the tree is what it was cannot be shown ({where})")
     return document
 
 

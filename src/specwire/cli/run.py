@@ -31,7 +31,8 @@ def command(
 ) -> int:
     """Run the patched engine on the golden's tokens and capture; compare later with `specwire check`.
 
-    Without a golden it runs on --tokens, or on short prompts of its own, and keeps the logprobs for the self-check.
+    Without a golden it runs on --tokens, or on short prompts of its own, and makes the self-check: exit 3 when it
+    holds, 1 when it fails. See `specwire check --help`.
 
     A TREE without taps is left alone: the run uses a patched view of it in DIR/tree.
 
@@ -39,9 +40,13 @@ def command(
     Example: specwire run installed --target DIR --draft DIR --golden FILE --out captures --tp 2
     """
     from specwire import verify
+    from specwire.diagnosis.check import EXIT
+    from specwire.needs import require
     from specwire.patching import surgery
 
     found = jobs.job_of(**job)
+    if found.golden is None:
+        require("torch")  # the self-check's, asked for before the engine boots
     with jobs.place_for(out) as place:
         verify.check_job(found)
         with Shown(quiet, first_after=0.0) as progress:
@@ -51,10 +56,16 @@ def command(
                 found = replace(found, probes=tuple({site.probe for site in status.sites if site.state == "applied"}))
             view = found.tree.root if tapped else verify.patched_view(found, place / "tree", progress)
             record = verify.run_record(found, place, verify.run(found, view, place, progress))
+            judged = None if found.golden else verify.check_run(found, place)
     if as_json:
-        options.emit({"schema": "specwire.run/1", **record, "capture": str(place / "capture")})
+        told = {name: judged[name] for name in ("verdict", "why", "self_check", "causes")} if judged else {}
+        options.emit({"schema": "specwire.run/1", **record, "capture": str(place / "capture"), **told})
     else:
         print(f"captured: {place / 'capture'} (engine's log: {record['log']}, {record['seconds']} s)")
-        by = f"--golden {found.golden}" if found.golden else f"--target {found.target} --draft {found.draft}"
-        print(f"next: specwire check {by} --capture {place / 'capture'}")
-    return 0
+        if judged:
+            from specwire.diagnosis.render import render_text
+
+            print(render_text(judged, colour=options.colour()))
+        else:
+            print(f"next: specwire check --golden {found.golden} --capture {place / 'capture'}")
+    return EXIT[judged["verdict"]] if judged else 0
