@@ -369,7 +369,8 @@ def test_twice_is_once(kind):
     def check(data):
         try:
             done = rendered(data, kind)
-        except SpecwireError:
+        except SpecwireError as error:
+            assert "its last line has no end" in str(error) and not data.endswith(b"\n")
             return
         file = TappedFile(done.data)
         assert rendered(file.without(file.found), kind).data == done.data
