@@ -148,3 +148,10 @@ def test_view_lost_while_it_was_made_anew_comes_back(tree, tmp_path):
         assert found.overlay
     assert snapshot(view.root) == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["tree", "view"]
+
+
+def test_what_the_tree_has_hidden_is_in_the_view(tree, tmp_path):
+    """Only a transaction's own files are left out, and their names are longer."""
+    (tree.package / ".config.json").write_text("{}")
+    view = view_of(tree, tmp_path / "view")
+    assert (view.package / ".config.json").read_text() == "{}"

@@ -139,11 +139,48 @@ def test_a_launch_that_is_wrong(papers):
         ({"verdict": "mismatch"}, 1, "verified"),
         ({"verdict": "inconclusive"}, 3, "verified"),
         ({"tree_restored": False}, 1, "verified"),
+        ({"tree_restored": None}, 1, "verified"),
     ],
 )
 def test_a_verify_that_did_not_match(papers, changes, code, step):
     papers.write_verified(**changes)
     assert papers.missing()[:2] == (code, step)
+
+
+def test_a_verify_that_does_not_say_that_the_tree_was_restored(papers):
+    document = json.loads(papers.verified.read_text())
+    del document["tree_restored"]
+    papers.verified.write_text(json.dumps(document))
+    assert papers.missing()[:2] == (1, "verified")
+
+
+def test_what_is_missing_comes_before_what_cannot_be_told(papers):
+    """tree-pristine comes earlier, and is unknown only."""
+    for folder in papers.root.glob("*.dist-info"):
+        shutil.rmtree(folder)
+    papers.write_verified(verdict="mismatch")
+    assert papers.missing()[:2] == (1, "verified")
+
+
+@pytest.mark.parametrize("at", [0, 500, 999, -1], ids=["head", "middle", "a sample's end", "last byte"])
+def test_large_weights_are_told_apart_by_samples(tmp_path, monkeypatch, at):
+    """Ten samples of 100 bytes, at 0, 1100, ... 9900, behind a head of 1 MiB."""
+    monkeypatch.setattr("specwire.trees.identity.SAMPLES", 10)
+    monkeypatch.setattr("specwire.trees.identity.SAMPLE_BYTES", 100)
+    monkeypatch.setattr("specwire.trees.identity.HEAD_BYTES", 50)
+    weights = tmp_path / "model.safetensors"
+    data = bytearray(os.urandom(10_000))
+    weights.write_bytes(data)
+    before = model_identity(tmp_path)
+    assert before["bytes"] == 10_000 and model_identity(tmp_path) == before
+    place = {0: 0, 500: 5555, 999: 1199, -1: 9999}[at]
+    data[place] ^= 1
+    weights.write_bytes(data)
+    assert model_identity(tmp_path)["sha256"] != before["sha256"]
+    data[place] ^= 1
+    data[1200 + 500] ^= 1  # between two samples: it tells another training run, not a forgery
+    weights.write_bytes(data)
+    assert model_identity(tmp_path) == before
 
 
 def test_a_verify_without_hashes_cannot_be_told(papers):

@@ -790,6 +790,20 @@ def test_journal_from_elsewhere_reaches_nothing_outside(tree, tmp_path):
     assert victim.exists()
 
 
+def test_above_a_tree_only_what_this_user_began_counts(tree, tmp_path, monkeypatch):
+    from specwire.trees.transaction import JOURNALS, begun_around
+
+    journals = [tmp_path / name for name in JOURNALS]
+    assert len(journals) > 1 and begun_around(tree.root) == []
+    for journal in journals:
+        journal.write_text("{}")
+    assert begun_around(tree.root) == [tmp_path]
+    real = os.lstat
+    other = os.stat_result((*real(journals[-1])[:4], os.geteuid() + 1, *real(journals[-1])[5:]))
+    monkeypatch.setattr(os, "lstat", lambda path, **how: other if path == journals[-1] else real(path, **how))
+    assert begun_around(tree.root) == []
+
+
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
 @pytest.mark.parametrize("what", ["directory", "file", "all"])
 def test_read_only(what):

@@ -10,7 +10,7 @@ from typing import Any
 from specwire.regular import open_regular
 from specwire.trees.tree import Tree
 
-SAMPLES, SAMPLE_BYTES = 64, 1 << 14
+SAMPLES, SAMPLE_BYTES, HEAD_BYTES = 64, 1 << 14, 1 << 20
 _MODEL_FILES = ("*.json", "*.safetensors", "*.bin", "*.model", "*.txt", "*.py", "*.jinja")
 
 
@@ -53,7 +53,7 @@ def _sampled(path: Path, length: int) -> str:
         if length <= 2 * SAMPLES * SAMPLE_BYTES:
             digest.update(file.read())
         else:
-            digest.update(file.read(1 << 20))
+            digest.update(file.read(HEAD_BYTES))
             for number in range(SAMPLES):
                 file.seek(number * (length - SAMPLE_BYTES) // (SAMPLES - 1))
                 digest.update(file.read(SAMPLE_BYTES))
