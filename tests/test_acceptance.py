@@ -114,16 +114,31 @@ def test_a_pattern_points_to_causes(found, pattern: str, cause: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "found",
+    ("found", "pattern"),
     [
-        pytest.param(seen(spoken(*[0] * 7)), id="seven verifications are too few"),
-        pytest.param(seen(spoken(*[1] * 6, *[2] * 6)), id="half of the second drafts is no fall"),
-        pytest.param(seen(spoken(*[0] * 20), ranks=8, others=[seen(spoken(1, 2), ranks=1)]), id="too little beside it"),
-        pytest.param(seen(spoken(*[2, 0] * 12), spoken(*[2, 0] * 12, batch=4)), id="batches like requests alone"),
+        pytest.param(seen(spoken(*[0] * 7)), None, id="seven verifications are too few"),
+        pytest.param(seen(spoken(*[0] * 8)), "exactly 1.00", id="eight are enough"),
+        pytest.param(seen(spoken(*[1] * 6, *[2] * 6)), None, id="half of the second drafts is no fall"),
+        pytest.param(
+            seen(spoken(*[0] * 20), ranks=8, others=[seen(spoken(1, 2), ranks=1)]),
+            "exactly 1.00",
+            id="too little beside it",
+        ),
+        pytest.param(seen(spoken(*[2, 0] * 12), spoken(*[2, 0] * 12, batch=4)), None, id="batches like requests alone"),
     ],
 )
-def test_no_pattern_of_comparisons_where_little_or_nothing_differs(found) -> None:
-    assert found.pattern in (None, "exactly 1.00")
+def test_no_pattern_of_comparisons_where_little_or_nothing_differs(found, pattern) -> None:
+    assert found.pattern == pattern
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "falls"),
+    [(Share(1, 8), Share(8, 8), True), (Share(0, 7), Share(8, 8), False), (Share(2, 8), Share(6, 8), False),
+     (Share(8, 32), Share(24, 32), True), (Share(45, 100), Share(95, 100), True), (Share(60, 100), Share(95, 100), False)],
+    ids=["clear", "too few", "two errors of the difference", "four of them", "less than half", "more than half"],
+)  # fmt: skip
+def test_a_share_falls_by_half_and_by_three_errors_or_it_does_not(low: Share, high: Share, falls: bool) -> None:
+    assert low.falls_from(high) is falls and not high.falls_from(low)
 
 
 def test_the_engines_own_counts_win_and_tell_of_steps_that_no_tap_saw(tmp_path: Path) -> None:

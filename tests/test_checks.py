@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -22,8 +23,9 @@ CASES = [
 ]
 
 
-def test_there_are_checks() -> None:
-    assert len(CHECKS) >= 9
+def test_every_file_is_a_check() -> None:
+    files = Path(__file__).parent.parent.joinpath("checks").glob("[a-z]*.py")
+    assert {path.stem.replace("_", "-") for path in files} == set(CHECKS) and len(CASES) > 4 * len(CHECKS)
 
 
 @pytest.mark.parametrize("name", CHECKS)

@@ -16,6 +16,7 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors import safe_open
+from safetensors.torch import save_file
 
 from specwire.cli.golden import command as golden_command
 from specwire.errors import SpecwireError
@@ -181,7 +182,7 @@ SPOILERS = {
     "layers past the limit behind zeros": spoil_metadata(num_layers="00000000000100000000000000"),
     "layers without end": spoil_metadata(num_layers="999999999"),
     "layers in other digits": spoil_metadata(num_layers="\u0666"),
-    "boundary with other rows than token ids": changed(lambda header: header["boundary.0"].update(shape=[2, 32])),
+    "boundary of another width": changed(lambda header: header["boundary.0"].update(shape=[2, 32])),
     "token ids without end": a_flood_of_token_ids,
     "a negative token id": lambda path: put(path, *with_first_id(path, -1)),
     "layers no number": spoil_metadata(num_layers="many"),
@@ -238,6 +239,18 @@ def test_more_tensors_than_are_read(golden: Path, monkeypatch) -> None:
     monkeypatch.setattr("specwire.tensorheader.TENSOR_LIMIT", 1000)
     tensors(1001)(golden)
     with pytest.raises(SpecwireError, match="holds 1,001 tensors, more than the 1,000 that are read"):
+        open_golden(golden)
+
+
+@pytest.mark.parametrize("name", ["boundary.1", "residual.1", "final_norm"])
+def test_rows_that_are_not_the_token_ids(name: str, golden: Path) -> None:
+    with safe_open(golden, "pt") as file:
+        tensors, metadata = {each: file.get_tensor(each) for each in file.keys()}, file.metadata()
+    rows = len(tensors["token_ids"])
+    save_file({**tensors, name: torch.zeros(rows, 16)}, golden, metadata)
+    open_golden(golden)
+    save_file({**tensors, name: torch.zeros(rows - 1, 16)}, golden, metadata)
+    with pytest.raises(SpecwireError, match=f"{name} of .* has {rows - 1} rows, token_ids {rows}"):
         open_golden(golden)
 
 

@@ -420,3 +420,14 @@ def test_a_config_of_absurd_numbers_writes_nothing(target: Path, tmp_path: Path)
     with pytest.raises(SpecwireError, match="positive number"):
         import_golden(tmp_path / "0.pt", tmp_path / "out", target, ids=(1, 3, 5), convention="boundary")
     assert not (tmp_path / "out").exists()
+
+
+def test_records_of_different_layer_counts_are_not_mixed(target: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    for number, count in enumerate((3, 2)):
+        states = torch.stack([STATES[k] for k in TRAINED[:count]])
+        torch.save({"input_ids": torch.tensor([IDS]), "hidden_states": states}, folder / f"{number}.pt")
+    with pytest.raises(SpecwireError, match=r"hold \[2, 3\] layers: import those of one kind at a time"):
+        import_golden(folder, tmp_path / "golden.safetensors", target, ids=TRAINED, convention="boundary")
+    assert not (tmp_path / "golden.safetensors").exists()

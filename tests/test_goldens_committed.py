@@ -13,6 +13,10 @@ GOLDEN = Path(__file__).parent.parent / "golden"
 FILES = sorted(GOLDEN.rglob("*.safetensors"))
 
 
+def test_there_are_goldens() -> None:
+    assert {path.parent.name for path in FILES} >= {"deepseek", "llama"}
+
+
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_every_boundary_is_there_with_its_noise(path: Path) -> None:
     golden = open_golden(path)

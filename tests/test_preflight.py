@@ -337,6 +337,12 @@ FILE_FAULTS = [
     pytest.param(None, without(t2d=("BOOL", (100,), None)), "vocab-map", id="marks of another size"),
     pytest.param(None, without(d2t=("I64", (128,), b"\xff" * 8 * 128)), "vocab-map", id="negative ids"),
     pytest.param(None, without(d2t=("I64", (128,), None)), "vocab-map", id="zeros against the marks"),
+    pytest.param(
+        None,
+        without("t2d", **{"d2t": vocabulary_map([0, 0, *range(2, 128)], 512)["d2t"]}),
+        "vocab-map",
+        id="an id twice",
+    ),
     pytest.param(None, without("lm_head.weight"), "embed-head", id="no head"),
     pytest.param(
         None,

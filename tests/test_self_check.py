@@ -88,6 +88,8 @@ def test_other_states_than_those_that_made_the_tokens_fail(what: str, tmp_path: 
     assert (document["verdict"], document["self_check"]["state"]) == ("mismatch", "fails")
     assert [cause["id"] for cause in document["causes"]] == ["stream-end"]
     assert words in document["causes"][0]["evidence"]
+    sure = "certain" if "another row" in words else "likely"  # another row's states fit: then it is no rounding
+    assert document["causes"][0]["confidence"] == sure
 
 
 def test_two_requests_in_each_others_place_fail(tmp_path: Path) -> None:

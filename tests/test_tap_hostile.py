@@ -200,6 +200,26 @@ def test_no_more_is_written_than_the_limit_and_what_there_is_has_no_hole(load, t
     assert ("EAGLE3_CAPTURE_LIMIT is 2" in capfd.readouterr().err) == (whole == 3)
 
 
+@pytest.mark.parametrize(("text", "steps"), [("2", 2), ("0", 5), ("", 5), ("two", 5)])
+def test_only_the_first_steps_of_each_site_are_reported(load, capfd, text, steps):
+    runtime = load(DEBUG="1", DEBUG_STEPS=text)
+    for _ in range(5):
+        runtime.embedding(None, torch.ones(4, 2), input_ids=IDS)
+    runtime.draft_input(None, torch.ones(4, 2), torch.ones(4, 2), input_ids=IDS)
+    said = capfd.readouterr().err
+    assert said.count("site=embedding-capture") == steps and said.count("site=draft-input") == 1
+    assert ("setting not understood, everything is reported" in said) is (text == "two")
+
+
+@pytest.mark.parametrize("setting", ["DEBUG_RANKS", "CAPTURE_BOUNDARIES", "DEBUG_STEPS", "CAPTURE_LIMIT"])
+@pytest.mark.parametrize("text", ["zero", "1;2", "1e999", "\N{DEVANAGARI DIGIT ONE}x"])
+def test_a_setting_that_is_no_number_does_not_raise_into_the_engine(load, capfd, setting, text):
+    runtime = load(DEBUG="1", **{setting: text})
+    runtime.embedding(None, torch.ones(4, 2), input_ids=IDS)
+    said = capfd.readouterr().err
+    assert "setting not understood" in said and said.count("site=embedding-capture rank=0 step=0") == 1
+
+
 @pytest.mark.parametrize(
     "name",
     "float64 float32 float16 bfloat16 float8_e4m3fn float8_e5m2 float8_e4m3fnuz float8_e8m0fnu int8 uint8 int32 bool "

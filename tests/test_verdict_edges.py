@@ -11,6 +11,7 @@ from captures import concat, make_golden, make_states, write_batch
 from specwire.diagnosis import compare
 from specwire.diagnosis.case import Case, evidence_of
 from specwire.diagnosis.check import check_capture
+from specwire.diagnosis.context import make_context
 from specwire.diagnosis.noise import Floor
 from specwire.goldens.golden import Noise
 from specwire.goldens.write import States, write_golden
@@ -138,3 +139,13 @@ def test_ranks_that_differ_are_no_partial_sums_unless_they_add_up(tmp_path: Path
 
     case = Case("one rank with other rows", ranks=2, per_rank=lambda rank, rows, world: rows.flip(0) if rank else rows)
     assert modules("specwire.checks")["rank-partial"].check(evidence_of(case, tmp_path)) is None
+
+
+@pytest.mark.parametrize(("launch", "verdict"), [("--tp 2 --pp-size 2", "match"), ("--tp 4", "inconclusive")])
+def test_the_draft_is_on_the_last_stage_of_a_pipeline_alone(launch, verdict, golden: Path, folder: Path) -> None:
+    for rank in (0, 1):
+        for prompt, ids in enumerate(PROMPTS):
+            write_batch(folder, rank, prompt, [(ids, 0, len(ids))], [concat(STATES[prompt], SLOTS)], ranks=4)
+    document = check_capture(golden, folder, make_context(launch=launch))
+    assert document["verdict"] == verdict
+    assert document["why"] == ([] if verdict == "match" else ["2 of 4 ranks recorded it; rank 2, 3 did not"])
