@@ -952,6 +952,17 @@ def test_no_file_in_the_tap_file_s_place(tree, make):
             work()
 
 
+@pytest.mark.parametrize("length", [201, 252])
+def test_a_file_whose_name_is_as_long_as_can_be(tmp_path, length):
+    """The names that it has meanwhile are no longer; or nothing could be written, nor undone."""
+    name = f"sglang/srt/models/{'x' * (length - 3)}.py"
+    tree = make_tree(tmp_path, {**FILES, name: TARGET})
+    before = snapshot(tree.root)
+    applied(tree)
+    assert b"_specwire.embedding" in tree.read(name)
+    assert removed(tree).clean and snapshot(tree.root) == before
+
+
 def test_what_a_hand_wrote_is_shown_clean_and_not_without_end(tree, run):
     """A diff that nobody asked for goes to a terminal; one of a file that is not specwire's would be all of it."""
     applied(tree)

@@ -116,7 +116,10 @@ def _entry(root: Path, real_root: str, file: dict[str, Any], token: str, replace
     folder = os.path.realpath((root / name).parent)
     path = Path(folder, os.path.basename(name)) if replace_links else Path(os.path.realpath(root / name))
     inside = os.path.commonpath((path.parent, real_root)) == real_root and path != Path(real_root)
-    new, old = (path.with_name(f".{path.name}.specwire-{token}.{side}") for side in ("new", "old"))
+    short = path.name
+    if len(os.fsencode(short)) > 200:  # with what is added here, too long for a file system
+        short = hashlib.sha256(os.fsencode(short)).hexdigest()[:32]
+    new, old = (path.with_name(f".{short}.specwire-{token}.{side}") for side in ("new", "old"))
     witness = None if inside else path.with_name(f".witness.specwire-{token}.json")
     return Entry(name=name, path=path, before=before, after=after, new=new, old=old, witness=witness)
 
