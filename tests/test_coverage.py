@@ -92,3 +92,28 @@ def test_unknown_structure_is_said_and_apply_taps_the_rest(tree, capfd):
     assert code == 3 and document["result"] == "partial" and site["qualname"] == "Target.forward"
     assert "nearest is sglang/srt/models/target.py:" in site["why"] and "if i in self.layers_to_capture:" in site["why"]
     assert run(capfd, "remove", tree.root)[0] == 0 and snapshot(tree.root) == before
+
+
+BROKEN = b"class Target(\n"
+DEEP = b"x = " + b"(" * 300 + b"\n"
+HEIR = b"from sglang.srt.models.target import Target\nclass Heir(Target):\n    pass\nEntryClass = Heir\n"
+
+
+@pytest.mark.parametrize("broken", [BROKEN, DEEP, BROKEN.replace(b"\n", b"\0")], ids=["no Python", "too deep", "a NUL"])
+def test_a_file_that_is_no_python_keeps_no_other_one_back(tree, capfd, broken):
+    """Neither as itself, nor as the one that a class of another file comes from."""
+    names = {"target.py": broken, "heir.py": HEIR, "broken.py": broken + b"EntryClass = []\n"}
+    for name, data in names.items():
+        tree.path(f"sglang/srt/models/{name}").write_bytes(data)
+    code, out = run(capfd, "probes", "--coverage", tree.root, "--json")
+    rows = {row["file"].rsplit("/", 1)[-1]: row for row in json.loads(out)["rows"]}
+    assert code == 2 and "not Python" in rows["broken.py"]["why"]["layer-capture"]
+    assert "which is not at hand here" in rows["wrapper.py"]["why"]["layer-capture"]
+    assert rows["draft_eagle3.py"]["covered"]
+
+
+def test_names_that_lead_to_each_other_have_an_end(tree, capfd):
+    for name, other in (("one", "two"), ("two", "one")):
+        text = f"from sglang.srt.models.{other} import Target\nclass Heir(Target):\n    pass\nA = B\nB = A\nEntryClass = [Heir, A]\n"
+        tree.path(f"sglang/srt/models/{name}.py").write_text(text)
+    assert run(capfd, "probes", "--coverage", tree.root)[0] == 0

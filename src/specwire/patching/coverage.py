@@ -10,10 +10,10 @@ from fnmatch import fnmatch
 from specwire.patching import collecting, surgery
 from specwire.patching.insert import NotTapped, render
 from specwire.patching.taps import TappedFile
-from specwire.probe import Site, Unrecognised
+from specwire.probe import Probe, Site, Unrecognised
 from specwire.progress import Progress, silent
 from specwire.sites import lineage, loops, streams, width_tests
-from specwire.sites.source import Source, opened
+from specwire.sites.source import UNREADABLE, Source, opened
 from specwire.trees.tree import Tree
 
 
@@ -51,22 +51,23 @@ def coverage(tree: Tree, progress: Progress = silent) -> list[Row]:
             file = TappedFile(tree.read(name))
             data = file.without(file.found)
             progress(f"reading {name}")
-            source = opened(name, data, tree.read)
-            if wanted := {each: probe for each, probe in known.items() if probe.takes(name, data)}:
-                try:
-                    rows += _rows(source, render(name, data, wanted, tree.read).sites)
-                except NotTapped as error:
-                    rows.append(
-                        Row(name, "", "elsewhere", "not read", why=dict.fromkeys(wanted, error.why), failed=True)
-                    )
-                    continue
-            if not known["layer-capture"].takes(name, data) and b"EntryClass" in data:
-                why = ((each.qualname, each.why) for each in lineage.heirs(source))
-                rows += [
-                    Row(name, heir, "elsewhere", "no loop of its own", why={"layer-capture": reason})
-                    for heir, reason in why
-                ]
+            try:
+                rows += _rows_of(opened(name, data, tree.read), known)
+            except (NotTapped, *UNREADABLE) as error:
+                why = error.why if isinstance(error, NotTapped) else f"not Python ({str(error)[:200]})"
+                asked = [each for each, probe in known.items() if probe.takes(name, data)] or ["layer-capture"]
+                rows.append(Row(name, "", "elsewhere", "not read", why=dict.fromkeys(asked, why), failed=True))
     return rows
+
+
+def _rows_of(source: Source, known: dict[str, Probe]) -> Iterator[Row]:
+    """The rows of a file. Raises NotTapped, or one of UNREADABLE, for a file that cannot be read."""
+    wanted = {each: probe for each, probe in known.items() if probe.takes(source.name, source.data)}
+    if wanted:
+        yield from _rows(source, render(source.name, source.data, wanted, source.read).sites)
+    if "layer-capture" not in wanted and b"EntryClass" in source.data:
+        for heir in lineage.heirs(source):
+            yield Row(source.name, heir.qualname, "elsewhere", "no loop of its own", why={"layer-capture": heir.why})
 
 
 def _rows(source: Source, sites: tuple[Site, ...]) -> Iterator[Row]:

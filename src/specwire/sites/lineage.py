@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from specwire.probe import Absent, Unrecognised
 from specwire.sites.loops import CaptureLoop, capture_loops
-from specwire.sites.source import Source, opened
+from specwire.sites.source import UNREADABLE, Source, opened
 
 _SPEAKS = "to_capture"
 _DEPTH = 8
@@ -235,15 +235,17 @@ def _named(source: Source, node: ast.expr) -> _Class | _Open | None:
     return _class_in(other, name) if other else None
 
 
-def _class_in(source: Source, name: str) -> _Class | _Open | None:
+def _class_in(source: Source, name: str, left: int = 2 * _DEPTH) -> _Class | _Open | None:
+    if not left:  # names that lead to each other, in this file or in two
+        return None
     for node in source.syntax.body:
         if isinstance(node, ast.ClassDef) and node.name == name:
             return _Class(source, node)
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name and isinstance(node.value, ast.Name):
-            return _class_in(source, node.value.id)
+            return _class_in(source, node.value.id, left - 1)
     if place := _imports(source).get(name):
         if other := _other(source, place[0]):
-            return _class_in(other, place[1])
+            return _class_in(other, place[1], left - 1)
         if place[0].startswith("sglang."):
             return _Open(f"{source.name}:{place[2]}: {name} comes from {place[0]}, which is not at hand here")
     return None
@@ -255,11 +257,13 @@ def _other(source: Source, module: str) -> Source | None:
 
 
 def _loaded(read: Callable[[str], bytes | None], name: str) -> Source | None:
+    """Another file of the tree; None when there is none, or none that can be read."""
     try:
         data = read(name)
-    except OSError:
+        source = opened(name, data, read) if data is not None else None
+        return source if source and source.syntax else None
+    except (OSError, *UNREADABLE):
         return None
-    return opened(name, data, read) if data is not None else None
 
 
 @functools.lru_cache(maxsize=64)

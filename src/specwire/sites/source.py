@@ -29,6 +29,8 @@ _LAYOUT = frozenset(
     "semicolon equal trailing_whitespace colon dot lbracket rbracket".split()
 )
 
+UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError)  # of a parser: no Python, or nested too deeply
+
 
 class Source:
     """`name` relative to the tree's root, and its bytes as they are without any tap.
@@ -43,7 +45,7 @@ class Source:
 
     @cached_property
     def syntax(self) -> ast.Module:
-        """Raises SyntaxError or ValueError when the file is no Python."""
+        """Raises one of UNREADABLE when the file is no Python."""
         return ast.parse(self.data)
 
     @cached_property
