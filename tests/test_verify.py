@@ -145,6 +145,20 @@ def test_verify_exits_with_1_when_the_tree_is_not_what_it_was(command, tree) -> 
     assert "NOT RESTORED: that the tree is what it was cannot be shown (changed meanwhile: sglang/version.py)" in out
 
 
+@pytest.mark.parametrize(
+    ("trained", "code", "verdict"),
+    [(None, 3, "inconclusive"), ("3,7,10", 0, "match"), ("2,6,9", 1, "mismatch")],
+    ids=str,
+)
+def test_a_list_that_was_guessed_is_no_fault_until_it_is_given(command, tmp_path: Path, trained, code, verdict) -> None:
+    golden = open_tensors(tmp_path / "golden.safetensors")
+    tensors = {name: golden.rows(name) for name in golden.tensors}
+    guess = {**golden.metadata, "trained_boundaries": "[2, 6, 9]", "trained_source": "assumed"}
+    write_tensors(tmp_path / "golden.safetensors", tensors, guess)
+    done = command("verify", "--json", *(["--trained", trained] if trained else []))
+    assert (done[0], json.loads(done[1])["verdict"]) == (code, verdict)
+
+
 def reversed_ends(capture: Path) -> None:
     for path in capture.glob("rank0/*.forward-end.safetensors"):
         file = open_tensors(path)
