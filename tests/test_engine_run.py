@@ -281,7 +281,7 @@ def test_a_crash_is_told_with_its_last_error_and_the_log(tmp_path):
 def test_an_engine_that_hangs_is_ended_at_the_timeout_and_progress_is_told_meanwhile(tmp_path):
     heard = []
     body = "print('hanging', flush=True)\nimport time; time.sleep(600)\n"
-    for seconds in (6, 24, 96):  # until the machine is not too busy to get as far as hanging
+    for seconds in (3, 12, 96):  # until the machine is not too busy to get as far as hanging
         with pytest.raises(SpecwireError, match=f"did not finish within {seconds} s; its last words: ") as ended:
             run_pretended(tmp_path / str(seconds), body, timeout=seconds, on_progress=heard.append)
         if "its last words: hanging" in str(ended.value):

@@ -18,6 +18,7 @@ fake, port = arguments.get("fake", ""), int(arguments["port"])
 speculative = "speculative-draft-model-path" in arguments
 if os.environ.get("FAKE_DRAFT_FAILS") and speculative:
     fake = os.environ["FAKE_DRAFT_FAILS"]
+AFTER = int(os.environ.get("FAKE_AFTER", "8"))  # requests, before it fails
 served = threading.Semaphore(0)
 requests = 0
 
@@ -66,7 +67,7 @@ class Handler(BaseHTTPRequestHandler):
             if verifies:
                 meta |= {"spec_verify_ct": verifies, "spec_correct_drafts_histogram": [0, verifies]}
             self.event({"output_ids": [(sum(prompt) + i) % 97 for i in range(tokens)], "meta_info": meta})
-            if tokens > 4 and requests > 8:
+            if tokens > 4 and requests > AFTER:
                 self.fail()
             if fake == "short" and tokens > 4:
                 break

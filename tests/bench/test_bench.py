@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -18,7 +19,7 @@ QUICK = ["--device", "cpu", "--prompt-length", "8", "--new-tokens", "16", "--req
 STEADY = {"FAKE_MS": "8"}.items()
 
 
-def specwire(*words, env=(), timeout=60):
+def specwire(*words, env=(), timeout=300):
     command = [*SPECWIRE, *map(str, words)]
     return subprocess.run(command, capture_output=True, text=True, timeout=timeout, env={**os.environ, **dict(env)})
 
@@ -101,9 +102,11 @@ def test_a_failing_server_is_that_points_result(fake_tree, models, fake, stage, 
 
 
 def test_what_was_measured_before_a_death_is_kept(fake_tree, models):
-    done = bench(fake_tree, models, env={"FAKE_DRAFT_FAILS": "dies"}.items())
+    """After six requests to warm up and six of the first run, amid the second of three."""
+    done = bench(fake_tree, models, "--repeats", "3", env={"FAKE_DRAFT_FAILS": "dies", "FAKE_AFTER": "14"}.items())
     draft = points(done)["draft"]
-    assert draft["loads"][0]["runs"] == [] and draft["boot_seconds"] > 0
+    assert draft["state"] == "failed" and draft["boot_seconds"] > 0
+    assert [run["output_tokens"] for run in draft["loads"][0]["runs"]] == [96]
 
 
 def test_no_process_is_left_even_in_a_session_of_its_own(fake_tree, models):
@@ -121,9 +124,11 @@ def test_killed_bench_takes_its_server_along(fake_tree, models, tmp_path):
     for line in process.stderr:
         if "warming up" in line:
             break
+    else:
+        pytest.fail("it ended before its server was warm")
+    assert Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     process.kill()
-    process.wait()
-    time.sleep(0.5)  # the server notices that nobody holds its standard input
+    process.wait()  # that its server notices, and ends as well, is what every test here is held to
 
 
 def test_a_running_server(fake_tree, models):
