@@ -105,8 +105,8 @@ def test_options_that_cannot_be_read_exit_2(arguments, empty_target: Path, tmp_p
 @pytest.fixture(scope="module")
 def target(tmp_path_factory) -> Path:
     """A tiny Llama with random weights, as transformers saves it."""
-    transformers = pytest.importorskip("transformers")
     import torch
+    import transformers
 
     torch.manual_seed(0)
     folder = tmp_path_factory.mktemp("models") / "target"
@@ -144,7 +144,8 @@ def test_boundaries_are_those_of_transformers(dtype: str, target: Path, tmp_path
 
 @pytest.mark.slow
 def test_a_list_that_nobody_gave_is_recorded_as_assumed(tmp_path: Path) -> None:
-    transformers = pytest.importorskip("transformers")
+    import transformers
+
     said: list[str] = []
     target = tmp_path / "target"
     config = transformers.LlamaConfig(**CONFIG | {"num_hidden_layers": 7})

@@ -40,7 +40,6 @@ def test_neighbouring_boundaries_can_be_told_apart(path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_the_fixtures_still_give_it(path: Path, tmp_path: Path) -> None:
-    pytest.importorskip("transformers")
     spec = importlib.util.spec_from_file_location("remake", GOLDEN / "remake.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
