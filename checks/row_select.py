@@ -26,9 +26,19 @@ def check(evidence: Evidence) -> Cause | None:
 def _of_later_rows(evidence: Evidence) -> Cause | None:
     """Rows that the draft got after a verification, or from its own step before; without a golden, in prefills too."""
     try:
-        odd = moved_rows(evidence)
+        odd, mistold = moved_rows(evidence), evidence.handed.mistold
     except NotSeen:
         return None
+    if mistold:
+        first = mistold[0]
+        return Cause(
+            "certain",
+            f"{len(mistold)} rows that the draft was given came with another token than the one after them: row {first.row} "
+            f"of {said_at(first.forward, first.block)} with {first.token}, where {first.wanted} follows",
+            "give the draft, with the state of each token, the id of the one after it: the target's own next token with the "
+            "last",
+            steps=2,
+        )
     if not odd:
         return None
     first = odd[0]
@@ -112,6 +122,7 @@ CAUGHT = [
     Case("one slot's rows reversed", alter=one_slot(2, lambda rows: rows.flip(0)), dtype="bfloat16"),
     Case("two slots' rows, each in another order", alter=_each_its_own, ranks=2),
     Case("rows reversed in one slot, on the second rank", ranks=2, per_rank=_on_the_second),
+    Case("another token with the last row", draft_run={"tail": 5}),
     Case("only the last row", alter=lambda states, world: states[-1:]),
 ]
 CLEAN = [

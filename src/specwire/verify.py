@@ -36,6 +36,9 @@ if TYPE_CHECKING:
     from specwire.engine.run import EngineFailed, EngineResult, RunDriver
 
 DUMP = "hidden-state-dump"
+# One from the prefill, and rounds enough that one begins where another ended, if any draft is rejected: its place, its
+# state and its tokens are judged as well.
+NEW_TOKENS = 4
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,7 @@ class Job:
     probes: tuple[str, ...] = ()
     timeout: float | None = None
     tokens: tuple[tuple[int, ...], ...] = ()  # without a golden: the prompts; default ones when there is none
-    new_tokens: int = 2  # the second takes one step of the draft, whose head and vocabulary map are judged too
+    new_tokens: int = NEW_TOKENS
     graphs: str = "off"  # CUDA graphs: off, or on as launched, which hide from the taps what they replay
     batches: tuple[tuple[int, ...], ...] = ()  # numbers of prompts that are sent together; by default each alone
     drafting: bool = True  # whether the engine is given the draft at all
@@ -182,7 +185,7 @@ def _accepted(job: Job, result: EngineResult) -> float | None:
     """Tokens per verification in this run, by the engine's own word, where enough were generated to tell."""
     said = [one.meta.get("spec_accept_length") for batch in result.batches for one in batch]
     known = [length for length in said if length is not None]
-    return sum(known) / len(known) if known and job.new_tokens > 2 else None
+    return sum(known) / len(known) if known and job.new_tokens > NEW_TOKENS else None
 
 
 def _seen_before(job: Job) -> str:

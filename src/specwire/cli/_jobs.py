@@ -42,7 +42,7 @@ def job_options(function: options.Command) -> options.Command:
             "--new-tokens",
             type=click.IntRange(1),
             metavar="N",
-            help="How many tokens to generate [default: 2; without a golden 8].",
+            help="How many tokens to generate [default: 4; without a golden 8].",
         ),
         options.ranks,
         options.device,
@@ -82,7 +82,7 @@ def job_of(
     """The job that the options name. Raises SpecwireError when there is no such tree or probe."""
     from specwire.patching.surgery import chosen
     from specwire.trees.tree import Tree
-    from specwire.verify import Job
+    from specwire.verify import NEW_TOKENS, Job
 
     if golden and tokens:
         raise SpecwireError("a golden has prompts of its own: give --golden or --tokens, not both")
@@ -100,7 +100,7 @@ def job_of(
         probes=tuple(chosen(names, ())),
         timeout=timeout,
         tokens=tuple(tuple(options.numbers(text, "--tokens")) for text in tokens),
-        new_tokens=new_tokens or (2 if golden else 8),
+        new_tokens=new_tokens or (NEW_TOKENS if golden else 8),
         graphs=graphs,
     )
 

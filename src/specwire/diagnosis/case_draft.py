@@ -8,7 +8,8 @@ leaves d2t out, `norms` and `bias` are "there" (before fc, and its own) or "skip
 is "normed" where the config does not say so, or "bare" where it says normed. `without` is a part of the layer that is
 left out, `swapped` gives it its inputs in each other's place, `head_of` is what the head takes ("bare", "branch"),
 `choice` "second" takes its second best; `step_position` is added to the first step's, `handed` is what becomes of the
-state that it gets. `by_rank` has more of these for single ranks; there `layer` "partial" makes half of the state.
+state that it gets. `tail` is the token that comes with a prefill's last row, where it is not the target's own next one.
+`kept` is how many rows of a verification, of which the target confirms two, the next step goes on from. `by_rank` has more of these for single ranks; there `layer` "partial" makes half of the state.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     import torch
 
 HEADS, SIZE, OWN_VOCABULARY = 2, 16, 24
+SAID, AFTER = 1, 2  # the target's tokens: after each prompt, and after a draft
 CONFIG = {
     "architectures": ["LlamaForCausalLMEagle3"],
     "hidden_size": HIDDEN,
@@ -60,7 +62,7 @@ def write_draft_run(
         _models(folder, run),
         Reference(checkpoint(folder / "draft"), read_json(folder / "draft" / "config.json")),
     )
-    tokens = [*ids[1:], 1]
+    tokens = [*ids[1:], run.get("tail", SAID)]
     embeds = _table("random" if run.get("embed") == "random" else "target")[torch.tensor(tokens)]
     positions = torch.arange(len(ids))
     normed = False if run.get("norms") == "skipped" else None
@@ -120,6 +122,30 @@ def write_draft_run(
         mode="DECODE",
         **about,
     )
+    if "kept" in run or "tail" in run:
+        _write_verified(capture, rank, number + 4, prompt, len(ids), mapped, run.get("kept", 2), about)
+
+
+def _write_verified(
+    capture: Path, rank: int, number: int, prompt: int, place: int, draft: int, kept: int, about: Mapping[str, Any]
+) -> None:
+    """The target verifies one draft, and says it itself; the draft gets both rows, and goes on from so many of them."""
+    import torch
+
+    def write(event: int, site: str, mode: str, ids: Sequence[int], width: int, total: int, first: int) -> None:
+        tensors = {
+            "hidden_states": torch.ones(len(ids), width),
+            "token_ids": torch.tensor(ids),
+            "positions": torch.arange(first, first + len(ids)),
+            "seq_lens": torch.tensor([total]),
+            "req_pool_indices": torch.tensor([prompt]),
+        }
+        embeds = {"embeds": _table("target")[torch.tensor(ids)]} if site == "draft-input" else {}
+        write_event(capture, rank, number + event, site, tensors | embeds, mode=mode, **about)
+
+    write(0, "forward-end", "TARGET_VERIFY", [SAID, draft], HIDDEN, place, place)
+    write(1, "draft-input", "DRAFT_EXTEND_V2", [draft, AFTER], len(TRAINED) * HIDDEN, place + 2, place)
+    write(2, "draft-input", "DECODE", [3], HIDDEN, place + kept, place + kept)
 
 
 def _handed(state: torch.Tensor, how: str | None) -> torch.Tensor:

@@ -43,6 +43,17 @@ class Odd:
 
 
 @dataclass(frozen=True)
+class Mistold:
+    """One row that the draft got with another token than the one after it, which the target was given, or said."""
+
+    forward: Forward
+    block: Block
+    row: int
+    token: int
+    wanted: int
+
+
+@dataclass(frozen=True)
 class Misplaced:
     """One row of the draft's input at another position than its token's."""
 
@@ -96,6 +107,41 @@ class Handed:
                         found.append(Misplaced(forward, block, positions[block.first + i], wanted))
                         break
         return found
+
+    @cached_property
+    def mistold(self) -> list[Mistold]:
+        """Rows of prefills and of verified rows that came with another token than the one after them."""
+        found = []
+        for forward, block, row, wanted in self._followed():
+            ids = forward.input.token_ids
+            if ids and len(ids) == forward.input.rows and ids[row] != wanted:
+                found.append(Mistold(forward, block, row, ids[row], wanted))
+        return found
+
+    def _followed(self) -> Iterator[tuple[Forward, Block, int, int]]:
+        """(forward, block, row, token after it): of a prefill's rows by the target's own ids, of each request's last row
+        by what is verified first in the round that goes on from it."""
+        for forward in self.rounds.forwards:
+            given = forward.given
+            if forward.kind == PREFILL and given is not None and given.token_ids and given.rows == forward.input.rows:
+                for block in forward.blocks:
+                    for row in range(block.first, block.first + block.rows - 1):
+                        yield forward, block, row, given.token_ids[row + 1]
+        for one in self.rounds.rounds:
+            if one.seed is not None and one.verified is not None and one.claimed_place is None:
+                yield *one.seed, one.verified[0][0]
+
+    @property
+    def cut_short(self) -> list[Round]:
+        """Rounds of a chain of which the engine kept fewer drafts than the target's own answers confirm."""
+        return [
+            one
+            for one in self.rounds.rounds
+            if one.chain
+            and one.verified is not None
+            and one.matched is not None
+            and (one.accepted or one.matched) < one.matched
+        ]
 
     @cached_property
     def miscounted(self) -> list[Round]:
