@@ -11,6 +11,7 @@ from specwire.diagnosis.draft_side import OTHER_HEAD
 from specwire.diagnosis.evidence import Evidence
 from specwire.diagnosis.finding import Cause, NotSeen
 from specwire.diagnosis.hints import static_cause
+from specwire.diagnosis.noise import ROUNDOFF
 
 CLOSE = 0.02  # two honest tables of one token differ by rounding at most
 
@@ -20,7 +21,7 @@ def check(evidence: Evidence) -> Cause | None:
         return found
     errors = evidence.draft.embed_errors
     own, least = errors.get("the draft's own"), min(errors.values())
-    if least > CLOSE:
+    if least > _rounded(evidence):
         return Cause(
             "certain",
             f"the embeddings that reach the draft are of no known table: nearest is {min(errors, key=errors.get)}, "
@@ -50,7 +51,14 @@ def check(evidence: Evidence) -> Cause | None:
     )
 
 
+def _rounded(evidence: Evidence) -> float:
+    """By how much a row that is looked up may differ from its table's: by the rounding of its values, if at all."""
+    dtype = evidence.draft.looked_at[0].input.file.entry("embeds").torch_name
+    return 2 * ROUNDOFF.get(dtype, CLOSE / 2)
+
+
 CAUGHT = [
+    Case("embeddings a little too large", draft_run={"embed": "scaled"}),
     Case("a random head", draft_run={"head": "random"}),
     Case("a random embedding", draft_run={"embed": "random"}),
 ]

@@ -9,7 +9,7 @@ Fix: give the draft the target's positions, row by row.
 from specwire.diagnosis.case import Case
 from specwire.diagnosis.draft_handed import said_at
 from specwire.diagnosis.evidence import Evidence
-from specwire.diagnosis.finding import Cause, NotSeen, Partly
+from specwire.diagnosis.finding import Cause, NotSeen, Partly, listed
 
 PREFILL_ONLY = "prefill only"
 
@@ -36,6 +36,15 @@ def check(evidence: Evidence) -> Cause | Partly | None:
             f"{len(handed.misplaced)} times rows of the draft are not at their tokens' positions: "
             f"{said_at(first.forward, first.block)} is at position {first.position}, and its token's is {first.wanted}",
             "count the position on by one for each step of the draft, from the number of tokens that were accepted so far",
+            steps=1,
+        )
+    if handed.verified_elsewhere:
+        one, wanted = handed.verified_elsewhere[0]
+        return Cause(
+            "certain",
+            f"{len(handed.verified_elsewhere)} times the target verified tokens at other positions than theirs: "
+            f"{listed(one.verified[1][: len(wanted)])} where they are at {listed(wanted)} ({one.asked})",
+            "give the target, for each drafted token, the place that it would have in the request",
             steps=1,
         )
     if handed.miscounted:

@@ -75,9 +75,20 @@ def plus(name: str, what: int) -> Callable[[dict[str, torch.Tensor]], None]:
     return lambda tensors: tensors.update({name: tensors[name] + what})
 
 
+def last_token(token: int, row: int = -1) -> Callable[[dict[str, torch.Tensor]], None]:
+    def change(tensors: dict[str, torch.Tensor]) -> None:
+        tensors["token_ids"] = tensors["token_ids"].clone()
+        tensors["token_ids"][row] = token
+
+    return change
+
+
 SPOILERS = {
     "a step counted twice": (12, plus("positions", 1), "position"),
     "verified rows a place on": (21, plus("positions", 1), "position"),
+    "verified by the target a place on": (19, plus("positions", 1), "position"),
+    "another token with a prompt's last row": (6, last_token(9), "row-select"),
+    "another token with the last row that was accepted": (21, last_token(9, row=3), "row-select"),
     "one row of the verified block": (21, other_states(lambda rows: rows[:1].expand_as(rows)), "row-select"),
     "verified rows of zeros": (36, other_states(lambda rows: rows * 0), "row-select"),
     "a state halved on its way": (12, other_states(lambda rows: rows / 2), "hand-over"),

@@ -272,6 +272,7 @@ def _run_engine(
         timeout=job.timeout,
         run=driver,
         logprobs=job.golden is None,
+        again=job.drafting and job.new_tokens > 1,
     )
     said = [
         answer(prompts[number], completion.output_ids, completion.meta, place)

@@ -2,14 +2,15 @@
 rightly or not.
 
 How it is run: `theta` and `window` change the layer, `own_window` is its config's window; `fc`, `layer`, `head`
-and `embed` may be "random" (the engine's are not the checkpoint's), `names` "unknown" (the MLP's, in the checkpoint),
-`nan` names the tensor of the checkpoint that holds one, or "its layer", which then comes of sound ones; `unmapped`
+and `embed` may be "random" (the engine's are not the checkpoint's; `embed` also "scaled"), `names` "unknown" (the MLP's,
+in the checkpoint), `nan` names the tensor of the checkpoint that holds one, or "its layer", which then comes of sound ones; `unmapped`
 leaves d2t out, `norms` and `bias` are "there" (before fc, and its own) or "skipped" (there, and not applied), `output`
 is "normed" where the config does not say so, or "bare" where it says normed. `without` is a part of the layer that is
 left out, `swapped` gives it its inputs in each other's place, `head_of` is what the head takes ("bare", "branch"),
 `choice` "second" takes its second best; `step_position` is added to the first step's, `handed` is what becomes of the
 state that it gets. `tail` is the token that comes with a prefill's last row, where it is not the target's own next one.
-`kept` is how many rows of a verification, of which the target confirms two, the next step goes on from. `by_rank` has more of these for single ranks; there `layer` "partial" makes half of the state.
+`kept` is how many rows of a verification, of which the target confirms two, the next step goes on from. `by_rank` has
+more of these for single ranks; there `layer` "partial" makes half of the state.
 """
 
 from __future__ import annotations
@@ -64,6 +65,8 @@ def write_draft_run(
     )
     tokens = [*ids[1:], run.get("tail", SAID)]
     embeds = _table("random" if run.get("embed") == "random" else "target")[torch.tensor(tokens)]
+    if run.get("embed") == "scaled":
+        embeds = 1.02 * embeds
     positions = torch.arange(len(ids))
     normed = False if run.get("norms") == "skipped" else None
     projected = served.fc(states.double(), normed, biased=run.get("bias") != "skipped")

@@ -109,6 +109,20 @@ class Handed:
         return found
 
     @cached_property
+    def verified_elsewhere(self) -> list[tuple[Round, tuple[int, ...]]]:
+        """Rounds whose tokens the target was given at other positions than theirs, with the first of these: where none of
+        the draft's steps has branches each is at the place after the one before it."""
+        found = []
+        for one in self.rounds.rounds:
+            if one.verified is None or one.place is None or one.claimed_place is not None:
+                continue
+            count = len(one.verified[1]) if one.steps and all(block.rows == 1 for _, block in one.steps) else 1
+            wanted = tuple(range(one.place, one.place + count))
+            if one.verified[1][:count] != wanted:
+                found.append((one, wanted))
+        return found
+
+    @cached_property
     def mistold(self) -> list[Mistold]:
         """Rows of prefills and of verified rows that came with another token than the one after them."""
         found = []

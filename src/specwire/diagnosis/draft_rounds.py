@@ -69,6 +69,7 @@ class Round:
     seed: tuple[Forward, Block, int] | None
     steps: list[tuple[Forward, Block]] = field(default_factory=list)
     verified: tuple[tuple[int, ...], tuple[int, ...]] | None = None
+    asked: Event | None = None  # the forward in which it was
     extend: tuple[Forward, Block] | None = None
     accepted: int | None = None
     matched: int | None = None  # of a chain: how many rows the target's own answers confirm
@@ -173,7 +174,7 @@ class _Walk:
             if (request := self._by_slot.get(slot)) is None:
                 continue
             current = self._current(request, positions[mine][0])
-            current.verified = tuple(ids[mine]), tuple(positions[mine])
+            current.verified, current.asked = (tuple(ids[mine]), tuple(positions[mine])), event
 
     def draft(self, event: Event, fc: Event | None, made: Event | None, given: Event | None) -> None:
         kind = PREFILL if event.prefill else STEP if event.mode == "DECODE" else EXTEND
@@ -190,7 +191,7 @@ class _Walk:
         if not event.token_ids or len(event.token_ids) != event.rows:
             return []
         for number, (first, rows, prefix) in enumerate(event.requests):
-            if first + rows > event.rows:
+            if rows <= 0 or first + rows > event.rows:
                 return []
             slot = slots[number] if number < len(slots) else -1 - number
             request = self._by_slot.get(slot)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from specwire.diagnosis.draft_rounds import Rounds
     from specwire.diagnosis.draft_side import DraftSide
     from specwire.diagnosis.embeddings import Embeddings
+    from specwire.diagnosis.said_again import Twice
     from specwire.diagnosis.self_check import SelfCheck
     from specwire.diagnosis.target_end import TargetEnd
     from specwire.diagnosis.transcript import Transcript
@@ -179,6 +180,13 @@ class Evidence:
         if self.capture is None:
             raise NotSeen("a log does not hold whole states")
         return transcript(self.capture, self.capture.answers)
+
+    @cached_property
+    def twice(self) -> Twice:
+        """The target's states of tokens that it verified, beside those of a prefill of the same; NotSeen without both."""
+        from specwire.diagnosis.said_again import said_again
+
+        return said_again(self)
 
     @property
     def told(self) -> Sequence[int] | None:

@@ -22,7 +22,9 @@ SAMPLE_ROWS = 512
 def gather(golden: Golden | NoGolden, capture: Capture, context: Context) -> Evidence:
     """Align the capture with the golden, compare all of its rows, and look closely at some."""
     site, events = _main_events(capture)
-    alignment = align(events, golden, asked_of_the_target(capture, events))
+    asked = asked_of_the_target(capture, events)
+    events = [event for event in events if not _said_again(asked.get(id(event)), golden, capture)]
+    alignment = align(events, golden, asked)
     pieces, notes = _one_width(alignment.pieces, golden.hidden * len(golden.trained))
     by_rank, odd = matched_ranks(pieces)
     lead = tuple(next(iter(by_rank.values()), ()))
@@ -68,6 +70,13 @@ def _main_events(capture: Capture) -> tuple[str, list[Event]]:
         if events := capture.at(site):
             return site, events
     return "draft-input", []
+
+
+def _said_again(ids: Sequence[int] | None, golden: Golden | NoGolden, capture: Capture) -> bool:
+    """Whether a prefill is of an answer that was sent as a prompt: it is held against that answer's own rows."""
+    if not ids or capture.answers is None or tuple(ids) in {prompt.token_ids for prompt in golden.prompts}:
+        return False
+    return tuple(ids) in {one.tokens[:-1] for one in capture.answers.answers}
 
 
 def _one_width(pieces: Iterable[Piece], trained: int) -> tuple[list[Piece], list[str]]:

@@ -56,8 +56,8 @@ class Row:
 
 @dataclass(frozen=True)
 class Forward:
-    """One forward of the target on one rank; `beside` has its other sites' events, the draft's input by
-    "draft-input"."""
+    """One forward of the target on one rank; `beside` has its other sites' events by (site, boundary), the draft's input
+    among them."""
 
     end: Event
     rows: tuple[Row, ...]
@@ -80,6 +80,7 @@ def transcript(capture: Capture, answers: Answers | None) -> Transcript:
     by_slot: dict[int, Spoken] = {}
     forwards: list[tuple[Event, list[tuple[int, Spoken, int]], dict]] = []
     beside: dict[tuple[str, int | None], Event] = {}
+    given = True  # whether the forward's concat, which comes before all of the draft's, can no more come
     for event in events:
         if event.site in BEFORE_THE_END:
             beside[event.site, event.boundary] = event
@@ -87,8 +88,13 @@ def transcript(capture: Capture, answers: Answers | None) -> Transcript:
             blocks = list(_prefill(event, by_slot, spoken) if event.prefill else _verification(event, by_slot))
             same = {key: other for key, other in beside.items() if other.rows == event.rows}
             forwards.append((event, blocks, same))
-            beside = {}
+            beside, given = {}, False
+        elif event.site == "concat-full" and forwards and not given and event.mode == forwards[-1][0].mode:
+            if event.rows == forwards[-1][0].rows:
+                forwards[-1][2]["concat-full", None] = event
+            given = True
         elif event.site == "draft-input" and event.prefill and forwards:
+            given = True
             end, blocks, same = forwards[-1]
             if end.prefill and end.rows == event.rows and ("draft-input", None) not in same:
                 same["draft-input", None] = event
@@ -105,6 +111,8 @@ def _prefill(event: Event, by_slot: dict[int, Spoken], spoken: list[Spoken]) -> 
     if not ids or len(ids) != event.rows:
         return
     for number, (first, rows, prefix) in enumerate(event.requests):
+        if rows <= 0 or first + rows > event.rows:
+            return
         slot = slots[number] if number < len(slots) else -1 - number
         start = prefix if prefix is not None else event.positions[first] if event.positions else 0
         one = by_slot.get(slot)

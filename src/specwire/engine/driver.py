@@ -2,7 +2,7 @@
 
 Run by path, so it needs SGLang and nothing of specwire. The job: `argv`, the server's arguments as
 on its command line; `batches`, lists of prompts (token ids), those of one batch sent together;
-`sampling_params`; `output`, where the result goes. A job without batches is a server: SGLang's own
+`sampling_params`; `again`, whether the first answer is sent as a prompt; `output`, where the result goes. A job without batches is a server: SGLang's own
 `launch_server` with these arguments. The engine lives as long as this process does, and this process
 ends with the one that holds the other end of its standard input.
 """
@@ -42,10 +42,7 @@ def main(job_file: str) -> None:
     engine = _boot(job["argv"])
     booted = time.monotonic()
     print(f"specwire: engine up after {booted - started:.1f} s", flush=True)
-    asked = {"sampling_params": job["sampling_params"]}
-    if job.get("logprobs"):
-        asked |= {"return_logprob": True, "logprob_start_len": 0}
-    batches = [_generate(engine, prompts, asked) for prompts in job["batches"]]
+    batches = _answers(engine, job)
     result = {
         "version": _version(),
         "batches": batches,
@@ -94,6 +91,18 @@ def _boot(argv: list[str]) -> Any:
 def _serve(argv: list[str]) -> None:
     sys.argv = ["sglang.launch_server", *argv]
     runpy.run_module("sglang.launch_server", run_name="__main__", alter_sys=True)
+
+
+def _answers(engine: Any, job: dict[str, Any]) -> list[list[dict[str, Any]]]:
+    """Each batch's answers. With `again`, the first prompt and what was said after it are then sent as a prompt."""
+    asked: dict[str, Any] = {"sampling_params": job["sampling_params"]}
+    if job.get("logprobs"):
+        asked |= {"return_logprob": True, "logprob_start_len": 0}
+    batches = [_generate(engine, prompts, asked) for prompts in job["batches"]]
+    if job.get("again"):
+        said = [*job["batches"][0][0], *batches[0][0]["output_ids"][:-1]]
+        _generate(engine, [said], asked | {"sampling_params": {**job["sampling_params"], "max_new_tokens": 1}})
+    return batches
 
 
 def _generate(engine: Any, prompts: list[list[int]], asked: dict[str, Any]) -> list[dict[str, Any]]:

@@ -65,12 +65,14 @@ def run_engine(
     timeout: float | None = None,
     run: RunDriver | None = None,
     logprobs: bool = False,
+    again: bool = False,
 ) -> EngineResult:
     """Boot `root`'s SGLang once, send the batches one after the other, and stop it.
 
     The prompts of one batch are sent together, greedily continued by `max_new_tokens`. `extra_args`
     are the engine's own and override the defaults; so does `env`. The log is out/engine.log.
     With `logprobs` the engine says each token's logprob, the prompts' too, in each completion's `meta`.
+    `again`: at the end the first prompt is sent once more with its answer, so that what was said is computed twice.
     `on_progress` hears a few words at least every two seconds. `run` runs the driver to its end in
     another way than in a fresh interpreter; what it must do is documented at `_run_to_the_end`.
 
@@ -96,6 +98,7 @@ def run_engine(
         "batches": [[list(map(int, prompt)) for prompt in batch] for batch in batches],
         "sampling_params": {"max_new_tokens": max_new_tokens, "ignore_eos": True, **GREEDY},
         "logprobs": logprobs,
+        "again": again,
         "output": str(result_file),
         "fork": device == "cpu",
     }
