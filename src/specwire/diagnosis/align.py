@@ -113,6 +113,8 @@ def _by_the_target(
 ) -> Piece | None:
     """A request of the draft whose own ids are nobody's, by those that the target was given; None unless one prompt fits."""
     start = prefix or 0
+    if len(own) != rows or first + rows > event.rows:
+        return None
     fits = [number for number, prompt in enumerate(prompts) if _fits(own, prompt, start, 0)]
     return Piece(event, first, rows, fits[0], start) if len(fits) == 1 else None
 
