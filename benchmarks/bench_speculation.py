@@ -18,11 +18,11 @@ from pathlib import Path
 from specwire.bench.client import Load
 from specwire.bench.compare import compare, same_answers
 from specwire.bench.points import Setting, Stand, Workload, measure
+from specwire.bench.profile import decoding, read_profile
 from specwire.bench.prompts import random_prompts
 from specwire.bench.render import bench_text
 from specwire.bench.run import bench, profiled_view, provenance
 from specwire.model_files import read_config
-from specwire.profile import decoding, read_profile
 from specwire.report.contents import contents
 from specwire.report.page import page
 from specwire.trees.tree import Tree

@@ -3,9 +3,9 @@
 import json
 
 from specwire.bench.compare import comparisons
+from specwire.bench.profile import acceptance, read_profile, summarise
 from specwire.bench.statistics import spread
 from specwire.bench.sweep import best
-from specwire.profile import acceptance, read_profile, summarise
 
 HEAD = {"schema": "specwire.profile/1", "rank": 0, "pid": 1, "clock": "monotonic", "device": "cpu"}
 PROVENANCE = {

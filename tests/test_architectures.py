@@ -22,7 +22,7 @@ from specwire.engine.run import run_engine
 from specwire.errors import SpecwireError
 from specwire.goldens.golden import open_golden
 from specwire.patching import surgery
-from specwire.trees.overlay import make_overlay
+from specwire.patching.overlay import make_overlay
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "fixtures" / "zoo"))
 from boots import Warm

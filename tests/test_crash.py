@@ -18,7 +18,7 @@ from small_trees import DEBUG, FILES, TARGET, applied, make_tree, snapshot
 from specwire import cli
 from specwire.errors import SpecwireError
 from specwire.patching import surgery
-from specwire.trees.overlay import make_overlay, sweep
+from specwire.patching.overlay import make_overlay, sweep
 from specwire.trees.transaction import Change, commit, pending, recover
 from specwire.trees.tree import Tree
 

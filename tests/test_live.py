@@ -16,8 +16,8 @@ from small_trees import DEBUG, applied, make_tree, snapshot
 
 from specwire import cli
 from specwire.patching import surgery
+from specwire.patching.overlay import make_overlay
 from specwire.trees.live import LiveServer, look, refuse_if_live
-from specwire.trees.overlay import make_overlay
 
 SERVER = b"import sys\nprint('up', flush=True)\nsys.stdin.read()\n"
 CLEAN = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}

@@ -7,10 +7,10 @@ import sys
 import pytest
 from small_trees import DEBUG, FILES, TAPPED, TARGET, applied, make_tree, removed, snapshot
 
-from specwire.cli._trees import opened
 from specwire.errors import SpecwireError
 from specwire.patching import marks, surgery
-from specwire.trees.overlay import make_overlay
+from specwire.patching.guarded import opened
+from specwire.patching.overlay import make_overlay
 from specwire.trees.tree import Tree
 
 TARGET_NAME = "sglang/srt/models/target.py"
@@ -144,7 +144,7 @@ def test_view_lost_while_it_was_made_anew_comes_back(tree, tmp_path):
     before = snapshot(view.root)
     view.root.rename(tmp_path / ".view.specwire-12345678.replaced")
     (tmp_path / ".view.specwire-12345678.building").mkdir()
-    with opened(str(tmp_path / "view"), None, quiet=True, writes=False) as found:
+    with opened(str(tmp_path / "view"), None, print, writes=False) as found:
         assert found.overlay
     assert snapshot(view.root) == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["tree", "view"]

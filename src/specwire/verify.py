@@ -22,6 +22,7 @@ from specwire.errors import FAULT, FINDING, SpecwireError
 from specwire.goldens.golden import check_token_ids, open_golden
 from specwire.model_files import checkpoint, read_config, text_config, weight_files
 from specwire.patching import marks, surgery
+from specwire.patching.overlay import make_overlay
 from specwire.preflight.interpreter.modules import Source
 from specwire.preflight.launch import in_words
 from specwire.preflight.option_source import read_options
@@ -29,7 +30,6 @@ from specwire.progress import Progress
 from specwire.regular import make_private, open_regular, read_source
 from specwire.sites.serving import serving_files
 from specwire.trees.identity import model_identity, tree_identity
-from specwire.trees.overlay import make_overlay
 from specwire.trees.tree import Tree
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from specwire.profile import read_profile
+from specwire.bench.profile import read_profile
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 ROOT = Path(__file__).resolve().parent.parent.parent

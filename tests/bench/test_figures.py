@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from specwire.bench.client import Answer, Counters
 from specwire.bench.compare import accepted, comparisons, rate, slowest
 from specwire.bench.measure import engine_acceptance, figures
+from specwire.bench.profile import acceptance, decoding, read_profile, summarise
 from specwire.bench.run import exit_code
 from specwire.bench.statistics import _t975, quantile, ratio, spread
 from specwire.errors import SpecwireError
-from specwire.profile import acceptance, decoding, read_profile, summarise
 
 FLOATS = st.floats(0.1, 1e6)
 

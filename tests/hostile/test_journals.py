@@ -9,9 +9,9 @@ import pytest
 from faults import kills, stopped
 from small_trees import DEBUG, applied, make_tree, snapshot
 
-from specwire.cli._trees import opened
 from specwire.errors import SpecwireError
 from specwire.patching import surgery
+from specwire.patching.guarded import opened
 from specwire.trees.transaction import JOURNAL, Change, commit, pending, recover
 from specwire.trees.tree import Tree
 
@@ -51,10 +51,10 @@ def test_a_link_out_of_the_tree(tree, tmp_path, links, way, before, writes):
         inside.symlink_to({"file": outside / "victim.py", "directory": outside, "parent": tmp_path}[way])
     journal(tree, {"name": name, "before": before, "after": HASH}, links=links)
     if way == "file" and links:  # then the link itself is meant, which lies in the tree
-        with opened(str(tree.root), None, True, writes):
+        with opened(str(tree.root), None, print, writes):
             pass
     else:
-        with pytest.raises(SpecwireError, match="outside of the tree"), opened(str(tree.root), None, True, writes):
+        with pytest.raises(SpecwireError, match="outside of the tree"), opened(str(tree.root), None, print, writes):
             pass
         assert pending(tree.package)
     assert (outside / "victim.py").read_bytes() == HELD
@@ -184,7 +184,7 @@ def test_a_view_beside_a_link(tmp_path):
     (tmp_path / "precious" / "file").write_bytes(HELD)
     for state in ("building", "replaced"):
         (tmp_path / f".view.specwire-0000.{state}").symlink_to(tmp_path / "precious")
-    from specwire.trees.overlay import sweep
+    from specwire.patching.overlay import sweep
 
     sweep(tmp_path / "view")
     assert (tmp_path / "precious" / "file").read_bytes() == HELD and not (tmp_path / "view").exists()

@@ -116,7 +116,7 @@ def test_a_second_signal_does_not_stop_the_putting_away(scene):
 
 @pytest.mark.parametrize("driver", [False, pytest.param(True, marks=SLOW)], ids=["alone", "driver too"])
 def test_the_next_run_sweeps_up_what_a_kill_left(scene, driver, monkeypatch):
-    from specwire import temporary
+    from specwire.engine import temporary
 
     started = scene.start("verify")
     time.sleep(1)  # by then the segments are written down
@@ -144,11 +144,11 @@ def test_the_next_run_sweeps_up_what_a_kill_left(scene, driver, monkeypatch):
 
 
 def test_what_a_living_run_has_is_not_swept_up(tmp_path, monkeypatch):
-    from specwire import temporary
+    from specwire.engine import temporary
 
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     made = temporary.make("x" * 32)
-    code = f"import tempfile; tempfile.tempdir = {str(tmp_path)!r}; from specwire import temporary; temporary.sweep()"
+    code = f"import tempfile; tempfile.tempdir = {str(tmp_path)!r}; from specwire.engine import temporary; temporary.sweep()"
     subprocess.run([sys.executable, "-c", code], check=True)
     assert made.exists()
     temporary.discard(made)
@@ -157,7 +157,7 @@ def test_what_a_living_run_has_is_not_swept_up(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("kind", ["link", "pipe", "foreign segment"])
 def test_a_sweep_follows_nothing(tmp_path, monkeypatch, kind):
-    from specwire import temporary
+    from specwire.engine import temporary
 
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
     (tmp_path / "precious").mkdir()

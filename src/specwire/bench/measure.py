@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from specwire.bench.client import Answer
+from specwire.bench.profile import acceptance
 from specwire.bench.statistics import mean, rounded, spread
-from specwire.profile import acceptance
 
 
 def figures(answers: Sequence[Answer]) -> dict[str, Any]:

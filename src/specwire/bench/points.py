@@ -16,6 +16,7 @@ from typing import Any
 from specwire.bench.client import Answer, Load, Prompt, run_load
 from specwire.bench.http import shown
 from specwire.bench.measure import figures
+from specwire.bench.profile import read_profile, summarise
 from specwire.bench.server import (
     Patience,
     Plan,
@@ -32,7 +33,6 @@ from specwire.bench.statistics import rounded
 from specwire.engine.arguments import CPU_KERNELS
 from specwire.engine.log import last_error
 from specwire.errors import SpecwireError
-from specwire.profile import read_profile, summarise
 from specwire.progress import Progress
 from specwire.regular import make_private, read_ending
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from specwire.bench.compare import accepted, rate, slowest
-from specwire.profile import WORDS
+from specwire.bench.profile import WORDS
 
 
 def bench_text(document: Mapping[str, Any]) -> str:

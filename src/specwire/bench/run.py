@@ -14,9 +14,9 @@ from specwire.bench.points import Setting, Stand, Workload, measure
 from specwire.errors import FAULT, FINDING, INCONCLUSIVE, OK, SpecwireError
 from specwire.outgoing import hide
 from specwire.patching import surgery
+from specwire.patching.overlay import make_overlay
 from specwire.progress import Progress, within
 from specwire.trees.identity import model_identity, tree_identity
-from specwire.trees.overlay import make_overlay
 from specwire.trees.tree import Tree
 
 SCHEMA = "specwire.bench/1"

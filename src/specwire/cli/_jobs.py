@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from specwire import temporary
 from specwire.cli import _options as options
+from specwire.engine import temporary
 from specwire.errors import SpecwireError
 from specwire.regular import make_private
 

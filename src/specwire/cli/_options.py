@@ -169,3 +169,8 @@ def note(text: str, quiet: bool = False) -> None:
     """A progress line or a remark: on stderr, so that stdout holds results only."""
     if not quiet:
         print(outgoing.sentence(text), file=sys.stderr, flush=True)
+
+
+def noted(quiet: bool) -> Callable[[str], None]:
+    """`note`, for work that says what it does while it does it."""
+    return lambda text: note(text, quiet)

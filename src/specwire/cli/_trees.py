@@ -2,81 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 
 from specwire.cli import _options as options
-from specwire.errors import FAULT, SpecwireError
+from specwire.errors import FAULT
 from specwire.patching.outcome import Outcome
 from specwire.probe import Site
-from specwire.trees.live import LiveServer, refuse_if_live
-from specwire.trees.overlay import sweep
-from specwire.trees.transaction import Recovery, begun_around, locked, recover
 from specwire.trees.tree import Tree
 
 DONE = "[DONE] All debug logging removed. Ready for production restart."
 _DONE_TO = ("applied", "removed")
 _LINES_OF_A_DIFF = 60  # of a file that a hand has been on; `--diff` shows all
 _MARKS = {"removed": "[OK]", "failed": "[FAILED]", "edited": "[EDITED]"}
-
-
-@contextlib.contextmanager
-def opened(named: str, python: str | None, quiet: bool, writes: bool = True) -> Iterator[Tree]:
-    """The tree, with anything that a killed specwire left half done first finished or undone.
-
-    With `writes` nobody else may work on it meanwhile, from the first look on: a plan made from what
-    another run is about to change would be proven and wrong.
-    """
-    if not os.path.lexists(named):
-        sweep(Path(os.path.abspath(named)))  # a view that was being made anew
-    tree = Tree.find(named, python)
-    if writes and tree.fetched:
-        raise SpecwireError(
-            f"{named}: a fetched release is kept as it was published. Use --overlay DIR, or a copy of {tree.root}."
-        )
-    with locked(tree.package) if writes else contextlib.nullcontext():
-        put_right(begun_around(tree.package))
-        if tree.overlay:
-            sweep(tree.root)
-        yield tree
-
-
-def unchanged_view(named: str, python: str | None) -> contextlib.AbstractContextManager[Tree]:
-    """The tree for a command that was told to write nothing: not even what a killed run left is put right."""
-    tree = Tree.find(named, python)
-    refuse_begun(begun_around(tree.package))
-    return contextlib.nullcontext(tree)
-
-
-def put_right(places: list[Path]) -> None:
-    """Finish or undo what was begun in these directories."""
-    for place in places:
-        if done := recover(place):
-            options.note(_recovered(done), quiet=False)  # never kept back: files have changed
-
-
-def refuse_begun(places: list[Path]) -> None:
-    if places:
-        raise SpecwireError(
-            f"{places[0]}: an earlier change was cut off. `specwire status` on a tree, or `specwire strip` there, "
-            "puts that right."
-        )
-
-
-def write_guarded(
-    outcome: Outcome, write: Callable[[], Iterable[Path | str] | None], force: bool, wait: float | None, quiet: bool
-) -> Outcome:
-    """Write, unless a process runs from the tree: then the outcome is `refused`, and says who."""
-    try:
-        refuse_if_live(outcome.tree.root, force, wait or 0.0, lambda text: options.note(text, quiet))
-    except LiveServer as error:
-        return outcome.refused(str(error))
-    for name in write() or ():
-        options.note(f"{name}: could not be deleted yet; the next specwire command on the tree tries again", quiet)
-    return outcome
 
 
 def show(
@@ -171,10 +109,3 @@ def _by_hand(tree: Tree) -> str:
         f"{options.counted(len(found), 'place')}, such as {first.file}:{first.line}: {first.message}. "
         "`specwire gate` lists them, `specwire strip` takes out what only reports."
     )
-
-
-def _recovered(done: Recovery) -> str:
-    if not done.files:
-        return "an earlier run was cut off before it changed anything: cleared away"
-    text = f"an earlier change that was cut off has been {done.outcome}: {options.counted(len(done.files), 'file')}"
-    return text + (f"; edited since and left alone: {', '.join(done.left_alone)}" if done.left_alone else "")

@@ -10,11 +10,11 @@ from specwire.cli import _trees as trees
 from specwire.cli._progress import Shown
 from specwire.errors import FAULT
 from specwire.model_files import read_config
-from specwire.patching import surgery
+from specwire.patching import guarded, surgery
+from specwire.patching.compiled import refuse_unchecked
+from specwire.patching.overlay import make_overlay
 from specwire.probe import GROUPS
 from specwire.sites.serving import serving_files
-from specwire.trees.compiled import refuse_unchecked
-from specwire.trees.overlay import make_overlay
 
 
 @click.command()
@@ -81,8 +81,8 @@ def command(
              specwire apply installed --overlay /tmp/view   # then: PYTHONPATH=/tmp/view python -m sglang...
     """
     only_look = dry_run or show_diff
-    opened = trees.unchanged_view(tree, python) if only_look else trees.opened(tree, python, quiet, writes=not overlay)
-    with opened as found:
+    look = guarded.looked_at(tree, python)
+    with look if only_look else guarded.opened(tree, python, options.note, writes=not overlay) as found:
         models = serving_files(found, read_config(target).get("architectures") or ()) if target else None
         with Shown(quiet) as progress:
             outcome = surgery.plan_apply(found, surgery.chosen(names, groups), progress, models)
@@ -91,7 +91,7 @@ def command(
                 options.note(f"the patched view is {make_overlay(outcome, overlay, force)}", quiet)
             elif outcome.changes:
                 refuse_unchecked(outcome.changes)
-                outcome = trees.write_guarded(outcome, outcome.write, force, wait, quiet)
+                outcome = guarded.write(outcome, options.noted(quiet), force, wait or 0.0)
     code = trees.show(outcome, as_json=as_json, show_diff=show_diff, dry_run=dry_run, quiet=quiet, every_site=verbose)
     if not (only_look or as_json) and outcome.exit_code != FAULT:
         options.note(_next(tree, overlay), quiet)

@@ -21,8 +21,8 @@ def command(
              EAGLE3_PROFILE=DIR PYTHONPATH=view python -m sglang.launch_server ...
              specwire profile DIR
     """
+    from specwire.bench.profile import read_profile, summarise
     from specwire.bench.render import profile_lines
-    from specwire.profile import read_profile, summarise
 
     profiles = read_profile(folder)
     found = summarise(profiles)

@@ -4,7 +4,7 @@ import click
 
 from specwire.cli import _options as options
 from specwire.cli import _trees as trees
-from specwire.patching import surgery
+from specwire.patching import guarded, surgery
 
 
 @click.command()
@@ -38,10 +38,11 @@ def command(
              specwire remove ~/sglang --probe draft-fc --json
     """
     only_look = dry_run or show_diff
-    with trees.unchanged_view(tree, python) if only_look else trees.opened(tree, python, quiet) as found:
+    look = guarded.looked_at(tree, python)
+    with look if only_look else guarded.opened(tree, python, options.note) as found:
         outcome = surgery.plan_remove(found, list(names) or None, force)
         if outcome.changes and not only_look:
-            outcome = trees.write_guarded(outcome, outcome.write, force, wait, quiet)
+            outcome = guarded.write(outcome, options.noted(quiet), force, wait or 0.0)
     code = trees.show(outcome, as_json=as_json, show_diff=show_diff, dry_run=dry_run, quiet=quiet)
     if not (as_json or only_look):
         trees.finale(outcome)

@@ -4,7 +4,7 @@ import click
 
 from specwire.cli import _options as options
 from specwire.cli import _trees as trees
-from specwire.patching import surgery
+from specwire.patching import guarded, surgery
 
 
 @click.command()
@@ -26,6 +26,6 @@ def command(
     \b
     Example: specwire status installed --json
     """
-    with trees.opened(tree, python, quiet, writes=False) as found:
+    with guarded.opened(tree, python, options.note, writes=False) as found:
         outcome = surgery.status(found)
     return trees.show(outcome, as_json=as_json, show_diff=False, dry_run=False, quiet=quiet, every_site=verbose)

@@ -71,18 +71,21 @@ def command(
     Example: specwire strip sglang/srt --diff | patch -p1
              specwire strip sglang/srt/models/llama_eagle3.py --check
     """
-    from specwire.cli import _trees as trees
+    from specwire.patching import guarded
     from specwire.strip.exclude import Excluded
     from specwire.strip.files import begun, plans, write
 
     places = [_place(path, python) for path in paths]
-    (trees.refuse_begun if check or show_diff or dry_run else trees.put_right)(begun(places))
+    judged = check or show_diff or dry_run
+    if judged:
+        guarded.refuse_begun(begun(places))
+    else:
+        guarded.put_right(begun(places), options.note)
     planned = plans(places, Words(envs, tags), Excluded(excludes))
     found = planned.plans
     changed = [plan for plan in found if plan.before != plan.after]
-    judged = check or show_diff or dry_run
     if changed and not judged:
-        write(found, force, wait or 0.0, lambda text: options.note(text, quiet))
+        write(found, force, wait or 0.0, options.noted(quiet))
     if as_json:
         options.emit(_document(planned, changed, judged))
     elif show_diff:

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from specwire.diagnosis.distance import angle, relative
-from specwire.diagnosis.evidence import Evidence
 
 if TYPE_CHECKING:
     import torch
+
+    from specwire.diagnosis.evidence import Evidence
 
 # Two tokens' rows at one boundary differ by more than this, in relative L2; the same token's in two contexts by less.
 FAR = 0.5

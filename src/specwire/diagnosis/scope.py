@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from specwire.diagnosis.evidence import Evidence
 from specwire.diagnosis.finding import NotSeen
+
+if TYPE_CHECKING:
+    from specwire.diagnosis.evidence import Evidence
 
 
 @dataclass(frozen=True, kw_only=True)

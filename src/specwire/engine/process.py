@@ -15,7 +15,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, BinaryIO
 
-from specwire import outgoing, temporary
+from specwire import outgoing
+from specwire.engine import temporary
 from specwire.engine.segments import RUN_ID, processes_of, release, segments_of
 
 Driver = subprocess.Popen[bytes]

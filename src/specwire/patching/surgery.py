@@ -8,14 +8,13 @@ from dataclasses import replace
 
 from specwire import registry
 from specwire.errors import SpecwireError
-from specwire.patching import collecting, marks, tapfile
+from specwire.patching import collecting, compiled, marks, tapfile
 from specwire.patching.outcome import Outcome
 from specwire.patching.taps import Found, TappedFile, unchanged
 from specwire.probe import Probe, Site
 from specwire.progress import Progress, silent
 from specwire.regular import read_bytes
 from specwire.sites.serving import MODELS
-from specwire.trees import compiled
 from specwire.trees.patch import unified
 from specwire.trees.transaction import Change
 from specwire.trees.tree import Tree

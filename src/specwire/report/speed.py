@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from specwire.bench.compare import accepted, rate, slowest
+from specwire.bench.profile import WORDS
 from specwire.bench.render import acceptance_words, load_words, number
-from specwire.profile import WORDS
 from specwire.report.blocks import Block, Figure, Heading, Table, Text
 from specwire.report.charts import Interval, columns, intervals, stacked
 
