@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specwire.bench.client import Answer, Counters
+from specwire.bench.client import Counters, Response
 from specwire.bench.compare import accepted, comparisons, rate, slowest
 from specwire.bench.measure import engine_acceptance, figures
 from specwire.bench.profile import acceptance, decoding, read_profile, summarise
@@ -87,7 +87,7 @@ def test_acceptance_by_position():
 
 
 def answer(sent, arrivals, meta=None, error=None):
-    return Answer(sent, arrivals, arrivals[-1][0], arrivals[-1][1], "hash", meta or Counters(), error)
+    return Response(sent, arrivals, arrivals[-1][0], arrivals[-1][1], "hash", meta or Counters(), error)
 
 
 def test_figures_of_a_run():

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 from lying_server import HEAD, LyingServer, body, event, events, hang, one, repeated
 
-from specwire.bench.client import Load, Prompt
+from specwire.bench.client import Load, LoadPrompt
 from specwire.bench.points import Patience, Setting, Workload, measure
 from specwire.cli import specwire
 
@@ -18,8 +18,8 @@ NEW_TOKENS = 4
 
 def point(answers, folder, prompt=(3, 4, 5), silence=20.0):
     workload = Workload(
-        prompts=(Prompt(prompt, NEW_TOKENS),) * 2,
-        warm_up=(Prompt(prompt, NEW_TOKENS),),
+        prompts=(LoadPrompt(prompt, NEW_TOKENS),) * 2,
+        warm_up=(LoadPrompt(prompt, NEW_TOKENS),),
         loads=((Load("closed", 1), 2),),
         repeats=1,
         seed=0,

@@ -29,7 +29,7 @@ TOKENS_PER_SILENCE = 10  # a whole answer may take so much longer: silence for e
 
 
 @dataclass(frozen=True)
-class Prompt:
+class LoadPrompt:
     """What to send: token ids, or text for a server with a tokenizer; and how many tokens to ask for."""
 
     content: tuple[int, ...] | str
@@ -48,7 +48,7 @@ class Load:
 
 
 @dataclass
-class Answer:
+class Response:
     """One request's course, in seconds of the monotonic clock; `arrivals` are (time, tokens so far)."""
 
     sent: float
@@ -73,19 +73,19 @@ class Counters:
 
 async def run_load(
     address: Address,
-    prompts: Sequence[Prompt],
+    prompts: Sequence[LoadPrompt],
     load: Load,
     *,
     seed: int,
     silence: float,
     alive: Callable[[], str | None] = lambda: None,
-) -> list[Answer]:
+) -> list[Response]:
     """Send every prompt once, as the load says, and wait for all answers, in the prompts' order.
 
     A request that gets no token for `silence` seconds is given up, and no further one is sent: the run has failed.
     `alive` is asked all the while; once it says why the server is dead, what is unanswered has that for its error.
     """
-    answers: list[Answer | None] = [None] * len(prompts)
+    answers: list[Response | None] = [None] * len(prompts)
     failed = False
 
     async def one(number: int) -> None:
@@ -108,7 +108,7 @@ async def run_load(
     else:
         sending.result()
     unsent = death or "not sent: an earlier request had failed"
-    return [answer or Answer(sent=time.monotonic(), error=unsent, unsent=death is None) for answer in answers]
+    return [answer or Response(sent=time.monotonic(), error=unsent, unsent=death is None) for answer in answers]
 
 
 async def _closed(one: Callable[[int], Coroutine[Any, Any, None]], count: int, at_a_time: int) -> None:
@@ -131,13 +131,13 @@ async def _open(one: Callable[[int], Coroutine[Any, Any, None]], count: int, per
     await asyncio.gather(*tasks)
 
 
-async def _request(address: Address, prompt: Prompt, silence: float) -> Answer:
+async def _request(address: Address, prompt: LoadPrompt, silence: float) -> Response:
     body = {
         "text" if isinstance(prompt.content, str) else "input_ids": prompt.content,
         "sampling_params": {"temperature": 0, "max_new_tokens": prompt.new_tokens, "ignore_eos": True},
         "stream": True,
     }
-    answer = Answer(sent=time.monotonic())
+    answer = Response(sent=time.monotonic())
     output = _Output()
     clock = asyncio.get_running_loop().time
     last = clock() + silence * (1 + prompt.new_tokens / TOKENS_PER_SILENCE)
@@ -234,7 +234,7 @@ def _count(value: Any, name: str) -> int:
     return value
 
 
-def _take(answer: Answer, output: _Output, event: _Event, now: float) -> None:
+def _take(answer: Response, output: _Output, event: _Event, now: float) -> None:
     tokens = event.counters.tokens if event.counters else 0
     if tokens > answer.tokens:
         answer.tokens = tokens

@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from specwire.bench.client import Answer
+from specwire.bench.client import Response
 from specwire.bench.profile import acceptance
 from specwire.bench.statistics import mean, rounded, spread
 
 
-def figures(answers: Sequence[Answer]) -> dict[str, Any]:
+def figures(answers: Sequence[Response]) -> dict[str, Any]:
     """One run's figures. Times in milliseconds, rates per second of the time from first sent to last done.
 
     `itl_ms` is the time between tokens, those that come together sharing their wait alike; `per_user` is
@@ -47,7 +47,7 @@ def figures(answers: Sequence[Answer]) -> dict[str, Any]:
     }
 
 
-def engine_acceptance(answers: Sequence[Answer]) -> dict[str, Any] | None:
+def engine_acceptance(answers: Sequence[Response]) -> dict[str, Any] | None:
     """Acceptance by the engine's own counters, of all requests together; None without speculation.
 
     `length` counts the bonus token: tokens that one verify of the target yields. `engine_length` is the
@@ -74,14 +74,14 @@ def engine_acceptance(answers: Sequence[Answer]) -> dict[str, Any] | None:
     }
 
 
-def _own_rate(answer: Answer) -> float | None:
+def _own_rate(answer: Response) -> float | None:
     if len(answer.arrivals) < 2:
         return None
     (first, had), (last, have) = answer.arrivals[0], answer.arrivals[-1]
     return (have - had) / (last - first) if last > first else None
 
 
-def _gaps(answer: Answer) -> list[float]:
+def _gaps(answer: Response) -> list[float]:
     gaps = []
     for (before, had), (now, have) in zip(answer.arrivals, answer.arrivals[1:], strict=False):
         gaps += [(now - before) / (have - had)] * (have - had)

@@ -13,15 +13,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from specwire.bench.client import Answer, Load, Prompt, run_load
+from specwire.bench.client import Load, LoadPrompt, Response, run_load
 from specwire.bench.http import shown
 from specwire.bench.measure import figures
 from specwire.bench.profile import read_profile, summarise
 from specwire.bench.server import (
     Patience,
-    Plan,
     Server,
     ServerFailed,
+    ServerPlan,
     existing,
     flush_cache,
     launch_line,
@@ -67,8 +67,8 @@ class Setting:
 class Workload:
     """The same for all settings. `loads` pairs each load with how many of the prompts it sends per run."""
 
-    prompts: tuple[Prompt, ...]
-    warm_up: tuple[Prompt, ...]
+    prompts: tuple[LoadPrompt, ...]
+    warm_up: tuple[LoadPrompt, ...]
     loads: tuple[tuple[Load, int], ...]
     repeats: int
     seed: int
@@ -135,7 +135,7 @@ def measure(
     return record | {"warnings": list(_warnings(record))}
 
 
-def _plan(stand: Stand, setting: Setting, workload: Workload, folder: Path) -> Plan:
+def _plan(stand: Stand, setting: Setting, workload: Workload, folder: Path) -> ServerPlan:
     env = dict(setting.env)
     if stand.profiled:
         env["EAGLE3_PROFILE"] = str((folder / "profile").absolute())
@@ -153,7 +153,7 @@ def _plan(stand: Stand, setting: Setting, workload: Workload, folder: Path) -> P
     )
 
 
-def _how(plan: Plan | None, setting: Setting) -> dict[str, Any]:
+def _how(plan: ServerPlan | None, setting: Setting) -> dict[str, Any]:
     if plan is None:
         return {"url": setting.url, "log": None}
     changed = {name: value for name, value in plan.env.items() if os.environ.get(name) != value}
@@ -236,8 +236,8 @@ def _loaded(server: Server, workload: Workload, say: Progress, enough: Enough, l
 
 
 def _send(
-    server: Server, prompts: Sequence[Prompt], load: Load, seed: int, patience: Patience, stage: str
-) -> list[Answer]:
+    server: Server, prompts: Sequence[LoadPrompt], load: Load, seed: int, patience: Patience, stage: str
+) -> list[Response]:
     answers = asyncio.run(
         run_load(server.address, prompts, load, seed=seed, silence=patience.silent_request, alive=server.failure)
     )

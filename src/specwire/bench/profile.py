@@ -34,7 +34,7 @@ WORDS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Cycle:
+class CycleTimes:
     """One line of a profile: `begin` in seconds of the monotonic clock, all else as long as it says."""
 
     kind: str
@@ -55,7 +55,7 @@ class RankProfile:
 
     rank: int
     about: dict[str, Any]
-    cycles: list[Cycle]
+    cycles: list[CycleTimes]
     lost: int
     stopped: bool
     unreadable: int = field(default=0)
@@ -110,7 +110,7 @@ def summarise(
     }
 
 
-def decoding(cycles: Sequence[Cycle], begin: float, end: float) -> float:
+def decoding(cycles: Sequence[CycleTimes], begin: float, end: float) -> float:
     """Milliseconds between two times of the monotonic clock that decode cycles took, and the waits before them.
 
     A cycle that was still under way at the `end` counts as far as it had come: a scheduler that overlaps
@@ -149,7 +149,7 @@ def acceptance(lengths: Iterable[int] | Mapping[int, int]) -> dict[str, Any] | N
     }
 
 
-def _phase(cycles: list[Cycle]) -> dict[str, Any] | None:
+def _phase(cycles: list[CycleTimes]) -> dict[str, Any] | None:
     whole = [cycle for cycle in cycles if not cycle.failed]
     if not whole:
         return None
@@ -171,12 +171,12 @@ def _phase(cycles: list[Cycle]) -> dict[str, Any] | None:
     }
 
 
-def _stages(cycles: list[Cycle]) -> list[str]:
+def _stages(cycles: list[CycleTimes]) -> list[str]:
     seen = {stage for cycle in cycles for stage in cycle.parts}
     return [*(stage for stage in STAGES if stage in seen), *sorted(seen - set(STAGES))]
 
 
-def _stage(stage: str, cycles: list[Cycle], total: float) -> dict[str, Any]:
+def _stage(stage: str, cycles: list[CycleTimes], total: float) -> dict[str, Any]:
     had = [cycle.parts[stage] for cycle in cycles if stage in cycle.parts]
     times = [milliseconds for milliseconds, _ in had]
     return {
@@ -188,7 +188,7 @@ def _stage(stage: str, cycles: list[Cycle], total: float) -> dict[str, Any]:
     }
 
 
-def _within(cycle: Cycle, since: float | None, until: float | None) -> bool:
+def _within(cycle: CycleTimes, since: float | None, until: float | None) -> bool:
     return (since is None or cycle.begin >= since) and (until is None or cycle.begin <= until)
 
 
@@ -200,7 +200,7 @@ def _read(file: Path) -> RankProfile:
         raise SpecwireError(
             f"{file}:1: not the head of a profile ({str(error)[:200]}); expected schema {SCHEMA}."
         ) from error
-    cycles: list[Cycle] = []
+    cycles: list[CycleTimes] = []
     lost, stopped, cut = 0, False, None
     for number, line in enumerate(lines, 2):
         if cut is not None:
@@ -244,8 +244,8 @@ def _about(head: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _cycle(record: Mapping[str, Any]) -> Cycle:
-    return Cycle(
+def _cycle(record: Mapping[str, Any]) -> CycleTimes:
+    return CycleTimes(
         kind=_word(record["kind"]) or "unknown",
         mode=_word(record["mode"]) or "unknown",
         begin=_seconds(record["t"]),

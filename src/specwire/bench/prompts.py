@@ -7,23 +7,23 @@ import random
 from collections.abc import Sequence
 from pathlib import Path
 
-from specwire.bench.client import Prompt
+from specwire.bench.client import LoadPrompt
 from specwire.errors import SpecwireError, said
 from specwire.regular import read_text
 
 _FIRST_ORDINARY = 3  # below are the usual places of padding, begin and end
 
 
-def random_prompts(count: int, length: int, new_tokens: int, vocabulary: int, seed: int) -> list[Prompt]:
+def random_prompts(count: int, length: int, new_tokens: int, vocabulary: int, seed: int) -> list[LoadPrompt]:
     """Uniform token ids: fit for timing a baseline, while a draft trained on text accepts less of them."""
     draw = random.Random(seed)
     return [
-        Prompt(tuple(draw.randrange(_FIRST_ORDINARY, vocabulary) for _ in range(length)), new_tokens)
+        LoadPrompt(tuple(draw.randrange(_FIRST_ORDINARY, vocabulary) for _ in range(length)), new_tokens)
         for _ in range(count)
     ]
 
 
-def prompts_from(path: Path, new_tokens: int) -> list[Prompt]:
+def prompts_from(path: Path, new_tokens: int) -> list[LoadPrompt]:
     """One prompt a line, as JSON: {"token_ids": [...]}, {"text": "..."}, a bare list or a bare string.
 
     Raises SpecwireError, with the line, for anything else and for an empty file.
@@ -33,7 +33,9 @@ def prompts_from(path: Path, new_tokens: int) -> list[Prompt]:
     except (OSError, UnicodeDecodeError) as error:
         raise SpecwireError(f"cannot read prompts from {path}: {said(error)}") from error
     found = [
-        Prompt(_content(line, f"{path}:{number}"), new_tokens) for number, line in enumerate(lines, 1) if line.strip()
+        LoadPrompt(_content(line, f"{path}:{number}"), new_tokens)
+        for number, line in enumerate(lines, 1)
+        if line.strip()
     ]
     if not found:
         raise SpecwireError(
@@ -42,7 +44,7 @@ def prompts_from(path: Path, new_tokens: int) -> list[Prompt]:
     return found
 
 
-def repeated(prompts: Sequence[Prompt], count: int) -> list[Prompt]:
+def repeated(prompts: Sequence[LoadPrompt], count: int) -> list[LoadPrompt]:
     """As many as wanted, from the top again when there are fewer."""
     return [prompts[number % len(prompts)] for number in range(count)]
 

@@ -49,7 +49,7 @@ class Patience:
 
 
 @dataclass(frozen=True)
-class Plan:
+class ServerPlan:
     """How to start one server: `argv` are SGLang's own arguments, `command` what really runs."""
 
     command: tuple[str, ...]
@@ -89,7 +89,7 @@ def plan_server(
     out: Path,
     python: str,
     tokens: int,
-) -> Plan:
+) -> ServerPlan:
     """SGLang's `launch_server` from `root`, with the user's arguments last and the environment on top.
 
     `tokens` is how many the cache must hold at least. Writes the driver's job into `out`.
@@ -109,7 +109,7 @@ def plan_server(
     job = {"root": str(root.absolute()), "argv": argv, "fork": device == "cpu"}
     handed = write_job(out / "server-job.json", job)
     whole = environment(root.absolute(), ranks=rank_count(argv), device=device, extra=env) | handed
-    return Plan(
+    return ServerPlan(
         command=(python, str(DRIVER), str(out / "server-job.json")),
         argv=tuple(argv),
         env=whole,
@@ -121,7 +121,7 @@ def plan_server(
 
 
 @contextlib.contextmanager
-def running(plan: Plan, patience: Patience, say: Progress) -> Iterator[Server]:
+def running(plan: ServerPlan, patience: Patience, say: Progress) -> Iterator[Server]:
     """Boot the server, and have it gone when the block ends, with all its processes.
 
     Raises ServerFailed when it does not come up: dead, silent too long, or not ready in time.
@@ -183,7 +183,9 @@ def launch_line(argv: Sequence[str], env: Mapping[str, str]) -> str:
     return " ".join([*settings, "python -m sglang.launch_server", shlex.join(kept)])
 
 
-def _await_ready(process: subprocess.Popen[bytes], plan: Plan, patience: Patience, say: Progress, begun: float) -> None:
+def _await_ready(
+    process: subprocess.Popen[bytes], plan: ServerPlan, patience: Patience, say: Progress, begun: float
+) -> None:
     progress, heard, size, changed = BootProgress(plan.ranks), "", 0, time.monotonic()
     with open_text(plan.log) as lines:
         while True:

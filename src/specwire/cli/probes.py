@@ -12,7 +12,7 @@ from specwire.patching import surgery
 from specwire.trees.tree import Tree
 
 if TYPE_CHECKING:
-    from specwire.patching.coverage import Row
+    from specwire.patching.coverage import CoverageRow
 
 
 @click.command()
@@ -79,7 +79,7 @@ def _coverage(tree: Tree, as_json: bool, quiet: bool) -> int:
     return FAULT if any(row.failed for row in rows) else OK
 
 
-def _table(rows: list[Row]) -> Iterable[str]:
+def _table(rows: list[CoverageRow]) -> Iterable[str]:
     cells = [(row.file.removeprefix("sglang/srt/"), row.name, row.family, _reach(row)) for row in rows]
     widths = [max(len(cell[column]) for cell in cells) for column in range(3)] if cells else []
     for cell in cells:
@@ -96,7 +96,7 @@ def _sum(count: dict[str, int]) -> str:
     )
 
 
-def _reach(row: Row) -> str:
+def _reach(row: CoverageRow) -> str:
     """What is tapped, and each reason that something is not, once."""
     taps = ", ".join(f"{probe} {count}" for probe, count in row.taps.items())
     reasons: dict[str, list[str]] = {}

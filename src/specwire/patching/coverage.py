@@ -18,7 +18,7 @@ from specwire.trees.tree import Tree
 
 
 @dataclass(frozen=True)
-class Row:
+class CoverageRow:
     """`name` in `file`: a capture `loop`, a `draft`, a `head` that is none, `elsewhere`, or the `processor`.
 
     `taps` counts what each probe inserts, `loops` the function's loops; `why` says what is not reached.
@@ -41,11 +41,11 @@ class Row:
 
 
 @collecting.paused()
-def coverage(tree: Tree, progress: Progress = silent) -> list[Row]:
+def coverage(tree: Tree, progress: Progress = silent) -> list[CoverageRow]:
     """Every row of the tree, in file order. Raises SpecwireError for a file that cannot be read."""
     known = {name: probe for name, probe in surgery.probes().items() if probe.group != "profile"}
     patterns = {pattern for probe in known.values() for pattern in probe.files}
-    rows: list[Row] = []
+    rows: list[CoverageRow] = []
     for name in tree.python_files(f"{tree.package.name}/srt"):
         if any(fnmatch(name, pattern) for pattern in patterns):
             file = TappedFile(tree.read(name))
@@ -56,21 +56,21 @@ def coverage(tree: Tree, progress: Progress = silent) -> list[Row]:
             except (NotTapped, *UNREADABLE) as error:
                 why = error.why if isinstance(error, NotTapped) else f"not Python ({str(error)[:200]})"
                 asked = [each for each, probe in known.items() if probe.takes(name, data)] or ["layer-capture"]
-                rows.append(Row(name, "", "elsewhere", "not read", why=dict.fromkeys(asked, why), failed=True))
+                rows.append(CoverageRow(name, "", "elsewhere", "not read", why=dict.fromkeys(asked, why), failed=True))
     return rows
 
 
-def _rows_of(source: Source, known: dict[str, Probe]) -> Iterator[Row]:
+def _rows_of(source: Source, known: dict[str, Probe]) -> Iterator[CoverageRow]:
     """The rows of a file. Raises NotTapped, or one of UNREADABLE, for a file that cannot be read."""
     wanted = {each: probe for each, probe in known.items() if probe.takes(source.name, source.data)}
     if wanted:
         yield from _rows(source, render(source.name, source.data, wanted, source.read).sites)
     if "layer-capture" not in wanted and b"EntryClass" in source.data:
         for heir in lineage.heirs(source):
-            yield Row(source.name, heir.qualname, "elsewhere", "no loop of its own", why={"layer-capture": heir.why})
+            yield CoverageRow(source.name, heir.qualname, "elsewhere", "no loop of its own", why={"layer-capture": heir.why})
 
 
-def _rows(source: Source, sites: tuple[Site, ...]) -> Iterator[Row]:
+def _rows(source: Source, sites: tuple[Site, ...]) -> Iterator[CoverageRow]:
     families = dict(_families(source))
     loop_count = Counter(loop.function.qualname for loop in loops.capture_loops(source))
     for name in dict.fromkeys(site.qualname for site in sites):
@@ -82,7 +82,7 @@ def _rows(source: Source, sites: tuple[Site, ...]) -> Iterator[Row]:
         taps = Counter(site.probe for site in mine if site.state == "applied")
         why = {site.probe: site.why for site in mine if site.state != "applied"}
         failed = any(site.state == "failed" for site in mine)
-        yield Row(source.name, name, role, family, dict(sorted(taps.items())), why, loop_count[name], failed)
+        yield CoverageRow(source.name, name, role, family, dict(sorted(taps.items())), why, loop_count[name], failed)
 
 
 def _families(source: Source) -> Iterator[tuple[str, tuple[str, str]]]:
@@ -118,7 +118,7 @@ def _family(loop: loops.CaptureLoop) -> str:
     return " or ".join(inside) + (", end of stack" if after else "") + f"; {stream}"
 
 
-def totals(rows: list[Row]) -> dict[str, int]:
+def totals(rows: list[CoverageRow]) -> dict[str, int]:
     """Loops, drafts and what is covered of them, counted."""
     targets, eagle3 = (
         [row for row in rows if row.role == "loop"],

@@ -10,7 +10,7 @@ from specwire import registry
 from specwire.errors import SpecwireError
 from specwire.patching import collecting, compiled, marks, tapfile
 from specwire.patching.outcome import Outcome
-from specwire.patching.taps import Found, TappedFile, unchanged
+from specwire.patching.taps import FoundTap, TappedFile, unchanged
 from specwire.probe import Probe, Site
 from specwire.progress import Progress, silent
 from specwire.regular import read_bytes
@@ -250,7 +250,7 @@ def _applied(outcome: Outcome) -> Outcome:
 # --- removing -----------------------------------------------------------------------------------------
 
 
-def _parted(file: TappedFile, names: list[str] | None) -> tuple[list[Found], list[Found]]:
+def _parted(file: TappedFile, names: list[str] | None) -> tuple[list[FoundTap], list[FoundTap]]:
     """(what goes, what stays). The import goes with the last tap that needs it."""
     taps = [each for each in file.found if each.probe != marks.IMPORT]
     staying = [each for each in taps if names is not None and each.probe not in names]
@@ -260,7 +260,7 @@ def _parted(file: TappedFile, names: list[str] | None) -> tuple[list[Found], lis
     return (list(file.found), []) if names is None or taps else ([], list(file.found))
 
 
-def _add_removed(outcome: Outcome, name: str, file: TappedFile, going: list[Found], staying: list[Found]) -> None:
+def _add_removed(outcome: Outcome, name: str, file: TappedFile, going: list[FoundTap], staying: list[FoundTap]) -> None:
     after = file.without(going)
     proof, problem = unchanged(file, going, after, staying)
     shown = [each for each in going if each.probe != marks.IMPORT] or going
@@ -317,12 +317,12 @@ def _add_edited(outcome: Outcome, sites: list[Site], name: str, diff: bytes) -> 
         outcome.edits[name] = diff
 
 
-def _edited(name: str, each: Found) -> Site:
+def _edited(name: str, each: FoundTap) -> Site:
     why = each.why or "a tap of a probe that this specwire does not know; remove it first"
     return Site(each.probe, name, each.qualname, each.first, "edited", why + (f"; {each.stuck}" if each.stuck else ""))
 
 
-def _failed(name: str, each: Found, why: str) -> Site:
+def _failed(name: str, each: FoundTap, why: str) -> Site:
     return Site(each.probe, name, each.qualname, each.first, "failed", why)
 
 

@@ -23,7 +23,7 @@ from specwire.trees.journal import digest
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundTap:
     """One thing of ours, on lines `first` to `last`.
 
     `why` says how it differs from what was put there, for an edited one; `stuck` why it cannot be taken out
@@ -76,7 +76,7 @@ class TappedFile:
         return _parsed(self.data)
 
     @cached_property
-    def found(self) -> tuple[Found, ...]:
+    def found(self) -> tuple[FoundTap, ...]:
         """In file order."""
         if marks.WORD not in self.data or not (marks.NAME in self.data or marks.LITERAL in self.data):
             return ()
@@ -84,7 +84,7 @@ class TappedFile:
             return tuple(self._by_lines())
         return tuple(sorted(self._by_syntax(self.module), key=lambda each: (each.first, each.last)))
 
-    def without(self, going: Iterable[Found]) -> bytes:
+    def without(self, going: Iterable[FoundTap]) -> bytes:
         """The file without these; every other byte as it was."""
         kept: list[bytes] = []
         at = 0
@@ -93,7 +93,7 @@ class TappedFile:
             at = max(at, end)
         return b"".join([*kept, self.data[at:]])
 
-    def unproven(self, going: Iterable[Found], after: bytes) -> str:
+    def unproven(self, going: Iterable[FoundTap], after: bytes) -> str:
         """Why `after` is not surely the file without `going`; empty when its syntax tree shows that it is."""
         going = list(going)
         if self.module is None:
@@ -113,7 +113,7 @@ class TappedFile:
 
     # --- finding -------------------------------------------------------------------------------------
 
-    def _by_syntax(self, module: ast.Module) -> Iterator[Found]:
+    def _by_syntax(self, module: ast.Module) -> Iterator[FoundTap]:
         marked = {mark.line: mark for mark in marks.marks(self.data)}
         qualname = qualnames(module)
         seen: set[int] = set()
@@ -133,7 +133,7 @@ class TappedFile:
             elif mark.line in comments:
                 yield self._comment(mark, qualname(mark.line))
 
-    def _use(self, use: Node, own: list[marks.Mark], where: str) -> Found:
+    def _use(self, use: Node, own: list[marks.Mark], where: str) -> FoundTap:
         last = last_line(use)
         if len(own) == 1 and own[0].intact and use.lineno == last:
             return self._tap(own[0], use, where)
@@ -144,13 +144,13 @@ class TappedFile:
             why = f"what was one line is {last - use.lineno + 1} now: reformatted or edited"
         kept = stuck(use) or self._sharing(use)
         cuts = () if kept else ((self._starts[use.lineno - 1], self._starts[last]),)
-        return Found(probe, use.lineno, last, where, False, why, kept, cuts, use, original)
+        return FoundTap(probe, use.lineno, last, where, False, why, kept, cuts, use, original)
 
-    def _tap(self, mark: marks.Mark, node: Node, where: str) -> Found:
+    def _tap(self, mark: marks.Mark, node: Node, where: str) -> FoundTap:
         cuts = ((self._starts[mark.line - 1], self._starts[mark.line]),)
-        return Found(mark.probe, mark.line, mark.line, where, True, cuts=cuts, node=node, original=mark.original)
+        return FoundTap(mark.probe, mark.line, mark.line, where, True, cuts=cuts, node=node, original=mark.original)
 
-    def _comment(self, mark: marks.Mark, where: str) -> Found:
+    def _comment(self, mark: marks.Mark, where: str) -> FoundTap:
         """A mark that lost its tap: the comment goes, and the line with it when nothing else is on it."""
         start, line = self._starts[mark.line - 1], self.lines[mark.line - 1]
         code = line[: line.rfind(marks.LITERAL)].rstrip(b" \t")
@@ -159,14 +159,14 @@ class TappedFile:
         if code.strip(b" \t\x0c") and not commented_out:
             start, end = start + len(code), end - len(line[len(line.rstrip(b"\r\n")) :])
         why = "a mark without its tap"
-        return Found(mark.probe, mark.line, mark.line, where, False, why, "", ((start, end),), None, mark.original)
+        return FoundTap(mark.probe, mark.line, mark.line, where, False, why, "", ((start, end),), None, mark.original)
 
-    def _by_lines(self) -> Iterator[Found]:
+    def _by_lines(self) -> Iterator[FoundTap]:
         """Of a file that does not parse: its marked lines, to be proven by hash or not at all."""
         for mark in marks.marks(self.data):
             cuts = ((self._starts[mark.line - 1], self._starts[mark.line]),)
             why = "" if mark.intact else "the line is not as it was inserted"
-            yield Found(mark.probe, mark.line, mark.line, "", mark.intact, why, "", cuts, None, mark.original)
+            yield FoundTap(mark.probe, mark.line, mark.line, "", mark.intact, why, "", cuts, None, mark.original)
 
     def _comments(self) -> set[int]:
         """Lines whose comment holds the literal."""
@@ -193,7 +193,7 @@ class TappedFile:
         """A line in the encoding that the syntax tree counts columns in, whatever the file's own."""
         return self.lines[line - 1].decode(_encoding(self.data), "replace").encode()
 
-    def _emptied(self, module: ast.Module, going: list[Found]) -> str:
+    def _emptied(self, module: ast.Module, going: list[FoundTap]) -> str:
         gone = {_place(each.node) for each in going if each.node is not None}
         for node in ast.walk(module):
             for field in ("body", "orelse", "finalbody"):
@@ -213,7 +213,7 @@ def qualnames(module: ast.Module | None) -> Callable[[int], str]:
     return lambda line: next((name for start, end, name in reversed(spans) if start <= line <= end), "")
 
 
-def unchanged(file: TappedFile, going: list[Found], after: bytes, staying: list[Found]) -> tuple[str, str]:
+def unchanged(file: TappedFile, going: list[FoundTap], after: bytes, staying: list[FoundTap]) -> tuple[str, str]:
     """(which proof holds, why none does): `original-hash`, `syntax-tree` or neither."""
     rest = TappedFile(after)
     bare = rest.without(rest.found) if staying else after

@@ -32,7 +32,7 @@ from specwire.sites.source import (
 
 
 @dataclass(frozen=True)
-class Capture:
+class CapturePoint:
     """A place after which `collected` may have grown by `boundary`, an expression: `None` if unknown.
 
     `how` says who does it: `layer` (at its input), `loop` (before the layer), `loop-after`, or `outside` of
@@ -60,7 +60,7 @@ class CaptureLoop:
     whole: Place
     step: Place
     index: str | None
-    captures: tuple[Capture, ...]
+    captures: tuple[CapturePoint, ...]
     after: bool
 
     @property
@@ -133,11 +133,11 @@ def _loop(
 # --- which boundary ---------------------------------------------------------------------------------
 
 
-def _inside(growth: Growth, collected: str, loop: Place, index: str | None) -> Capture:
+def _inside(growth: Growth, collected: str, loop: Place, index: str | None) -> CapturePoint:
     number = _number(growth, index) or "None"
     ran = not growth.by_callee and _layer_has_run(loop, growth.place)
     boundary = "None" if growth.several else f"{number} + 1" if ran else number
-    return Capture(
+    return CapturePoint(
         growth.place,
         collected,
         boundary,
@@ -146,17 +146,17 @@ def _inside(growth: Growth, collected: str, loop: Place, index: str | None) -> C
     )
 
 
-def _outside(growth: Growth, collected: str, loop: Place, whole: Place) -> Capture:
+def _outside(growth: Growth, collected: str, loop: Place, whole: Place) -> CapturePoint:
     """Before the loop or after it the engine names the boundary itself, if it can be told at all."""
     place, compared, how = growth.place, _compared(growth), ("outside", growth.means)
     if growth.test is None or compared is None or growth.several or _apart(compared)[1] > 0:
-        return Capture(place, collected, "None", *how)
+        return CapturePoint(place, collected, "None", *how)
     number = code(_apart(compared)[0])
     asked = growth.by_callee and number == code(_first_compared(growth.test))  # evaluated among the call's arguments
     if asked or _evaluates(place, number, loop, whole):
-        return Capture(place, collected, number, *how)
+        return CapturePoint(place, collected, number, *how)
     within = _end_of_choice(place)  # in there, the test has been evaluated
-    return Capture(within or place, collected, number if within else "None", *how)
+    return CapturePoint(within or place, collected, number if within else "None", *how)
 
 
 def _number(growth: Growth, index: str | None) -> str | None:

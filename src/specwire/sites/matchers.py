@@ -15,7 +15,7 @@ from specwire.sites import streams
 from specwire.sites.bindings import readable, reading
 from specwire.sites.growth import branch_test
 from specwire.sites.lineage import elsewhere
-from specwire.sites.loops import Capture, CaptureLoop, Unknown, capture_loops
+from specwire.sites.loops import CaptureLoop, CapturePoint, Unknown, capture_loops
 from specwire.sites.source import (
     Function,
     Place,
@@ -59,7 +59,7 @@ def targets(source: Source) -> tuple[list[CaptureLoop], list[Absent | Unrecognis
     return loops, [*unknown] if found else elsewhere(source)
 
 
-def captures(loops: list[CaptureLoop]) -> Iterator[tuple[Capture, CaptureLoop]]:
+def captures(loops: list[CaptureLoop]) -> Iterator[tuple[CapturePoint, CaptureLoop]]:
     """Every place where something may be collected, once, with its loop."""
     seen = set()
     for loop in loops:

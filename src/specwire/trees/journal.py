@@ -36,7 +36,7 @@ class Change:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
+class JournalEntry:
     """One file of a change under way: where it really is, what it was and will be, its two other names.
 
     `witness`: the file that must lie beside one that is outside of the tree; None for one inside.
@@ -92,7 +92,7 @@ def _below(root: Path, path: Path) -> str:
     return name
 
 
-def entries_of(root: Path, document: dict[str, Any]) -> list[Entry]:
+def entries_of(root: Path, document: dict[str, Any]) -> list[JournalEntry]:
     """The journal's files. It may come from anywhere: see `vouched` for what it names outside of its tree."""
     try:
         token, replace_links = document["token"], document["replace_links"]
@@ -106,7 +106,7 @@ def entries_of(root: Path, document: dict[str, Any]) -> list[Entry]:
         ) from error
 
 
-def _entry(root: Path, real_root: str, file: dict[str, Any], token: str, replace_links: bool) -> Entry:
+def _entry(root: Path, real_root: str, file: dict[str, Any], token: str, replace_links: bool) -> JournalEntry:
     name, before, after = file["name"], file["before"], file["after"]
     if os.path.isabs(name) or ".." in Path(name).parts or not name:
         raise ValueError(f"{name} lies outside of the tree")
@@ -121,7 +121,7 @@ def _entry(root: Path, real_root: str, file: dict[str, Any], token: str, replace
         short = hashlib.sha256(os.fsencode(short)).hexdigest()[:32]
     new, old = (path.with_name(f".{short}.specwire-{token}.{side}") for side in ("new", "old"))
     witness = None if inside else path.with_name(f".witness.specwire-{token}.json")
-    return Entry(name=name, path=path, before=before, after=after, new=new, old=old, witness=witness)
+    return JournalEntry(name=name, path=path, before=before, after=after, new=new, old=old, witness=witness)
 
 
 def witness_of(document: dict[str, Any]) -> bytes:
@@ -129,7 +129,7 @@ def witness_of(document: dict[str, Any]) -> bytes:
     return f"{digest(json.dumps(document, sort_keys=True).encode())}\n".encode()
 
 
-def vouched(root: Path, document: dict[str, Any], entries: list[Entry], done: bool) -> list[Entry]:
+def vouched(root: Path, document: dict[str, Any], entries: list[JournalEntry], done: bool) -> list[JournalEntry]:
     """The entries that a journal which was found may have something done about.
 
     A run that was killed before it made a witness, or after it took it away, has left nothing to do there. Raises

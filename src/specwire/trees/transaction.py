@@ -32,7 +32,7 @@ from specwire.trees.journal import (
     JOURNAL,
     JOURNALS,
     Change,
-    Entry,
+    JournalEntry,
     digest,
     entries_of,
     hash_of,
@@ -144,7 +144,7 @@ def _is_ours(root: Path) -> bool:
 # --- the steps ----------------------------------------------------------------------------------------
 
 
-def _checked(root: Path, changes: list[Change], replace_links: bool) -> tuple[dict[str, Any], list[Entry]]:
+def _checked(root: Path, changes: list[Change], replace_links: bool) -> tuple[dict[str, Any], list[JournalEntry]]:
     """The journal and its files, once everything is found to be as the changes say."""
     if pending(root):
         raise SpecwireError(
@@ -167,7 +167,7 @@ def _checked(root: Path, changes: list[Change], replace_links: bool) -> tuple[di
         raise SpecwireError(_sentence(error, root)) from error
 
 
-def _begin(root: Path, document: dict[str, Any], changes: list[Change], entries: list[Entry]) -> None:
+def _begin(root: Path, document: dict[str, Any], changes: list[Change], entries: list[JournalEntry]) -> None:
     """Steps 1 and 2: afterwards everything is on the disk, and no file has changed yet."""
     _write(root / DRAFT, json.dumps(document).encode(), None, mode=0o600)
     os.rename(root / DRAFT, root / JOURNAL)
@@ -180,7 +180,7 @@ def _begin(root: Path, document: dict[str, Any], changes: list[Change], entries:
     _sync_folders(entries)
 
 
-def _stage(change: Change, entry: Entry) -> None:
+def _stage(change: Change, entry: JournalEntry) -> None:
     like = None
     if change.before is not None:
         like = entry.path
@@ -252,7 +252,7 @@ def _attribute(handle: int, like: Path) -> None:
                 raise
 
 
-def _swap(entry: Entry) -> None:
+def _swap(entry: JournalEntry) -> None:
     """Put the new state in place; the old one stays reachable under its second name."""
     if entry.after is None:
         os.unlink(entry.path)
@@ -260,7 +260,7 @@ def _swap(entry: Entry) -> None:
         os.rename(entry.new, entry.path)
 
 
-def _undo_at_once(root: Path, entries: list[Entry], cause: BaseException) -> list[str]:
+def _undo_at_once(root: Path, entries: list[JournalEntry], cause: BaseException) -> list[str]:
     try:
         return _undo(root, entries)
     except OSError as error:
@@ -271,7 +271,7 @@ def _undo_at_once(root: Path, entries: list[Entry], cause: BaseException) -> lis
         ) from cause
 
 
-def _undo(root: Path, entries: list[Entry]) -> list[str]:
+def _undo(root: Path, entries: list[JournalEntry]) -> list[str]:
     """Give every file its old state back where the new one is in place; the names of those left alone."""
     left = []
     for entry in entries:
@@ -288,7 +288,7 @@ def _undo(root: Path, entries: list[Entry]) -> list[str]:
     return left
 
 
-def _sweep(root: Path, entries: list[Entry]) -> None:
+def _sweep(root: Path, entries: list[JournalEntry]) -> None:
     """Delete every second name, and after them the journal, so that a sweep cut short is done again."""
     for entry in entries:
         for name in (entry.new, entry.old):
@@ -313,18 +313,18 @@ def _require(path: Path, before: str | None, name: str | None = None) -> None:
         raise SpecwireError(f"{name or path}: changed while specwire was at work. Nothing was changed. Run this again.")
 
 
-def _require_writable(entry: Entry, view: bool) -> None:
+def _require_writable(entry: JournalEntry, view: bool) -> None:
     """Renaming would get past a read-only mark, which somebody meant. In a view it means nothing."""
     for place in (entry.path.parent,) if view else (entry.path, entry.path.parent):
         if os.path.lexists(place) and not os.access(place, os.W_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), os.fspath(place))
 
 
-def _witnesses(entries: list[Entry]) -> list[Path]:
+def _witnesses(entries: list[JournalEntry]) -> list[Path]:
     return sorted({entry.witness for entry in entries if entry.witness})
 
 
-def _sync_folders(entries: list[Entry]) -> None:
+def _sync_folders(entries: list[JournalEntry]) -> None:
     for folder in sorted({entry.path.parent for entry in entries}):
         with contextlib.suppress(FileNotFoundError):
             _sync(folder)
