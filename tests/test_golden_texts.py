@@ -10,11 +10,11 @@ from captures import concat, make_states, write_batch
 from test_check_cli import run
 
 from specwire.errors import SpecwireError
-from specwire.goldens.golden import Words, open_golden
+from specwire.goldens.golden import PromptText, open_golden
 from specwire.goldens.write import States, write_golden
 
 PROMPTS = [[4, 5, 6], [7, 8]]
-WORDS = [Words("one\ntwo \u201c", "0123456789abcdef", {"enable_thinking": False}), None]
+WORDS = [PromptText("one\ntwo \u201c", "0123456789abcdef", {"enable_thinking": False}), None]
 TEMPLATE = (
     "{% for m in messages %}{% if m.role == 'odd' %}{{ raise_exception('no role is called odd') }}{% endif %}"
     "[{{ m.role }}]{{ m.content }}{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}"
@@ -123,7 +123,7 @@ def test_a_text_is_tokenized_as_the_engine_does(target, tmp_path, capsys):
     first, second = open_golden(tmp_path / "out").prompts
     tokenizer = transformers.AutoTokenizer.from_pretrained(target)
     assert list(first.token_ids) == tokenizer("Two lines,\nand a \u00fc.")["input_ids"] and first.token_ids[0] == 0
-    assert first.words == Words("Two lines,\nand a \u00fc.") and second.words == Words("b")
+    assert first.words == PromptText("Two lines,\nand a \u00fc.") and second.words == PromptText("b")
 
 
 @slow

@@ -743,7 +743,7 @@ def test_check_judges_a_launch_as_preflight_does(tmp_path):
     said = preflight(served, made, [tree], launch=launch, trained=[2, 6, 9])["causes"][0]
     context = make_context(target=served, draft=made, launch=launch, tree=tree)
     assert (said["id"], said["confidence"]) == ("rope", "possible")
-    assert {name: check.cause for name, check in context.static.items()} == {"rope": said}
+    assert {name: check.finding.document() for name, check in context.static.items()} == {"rope": said}
     assert context.launch.get("cuda-graph-bs") == [1, 2, 4]
     assert make_context(launch="--cuda-graph-bs 1 2 --tp 2").launch.get("cuda-graph-bs") == ["1", "2"]
     assert make_context(launch="--pp 2 -x $Y").stages == 2

@@ -16,8 +16,8 @@ from specwire.answers import read_answers
 from specwire.diagnosis.case import Case, evidence_of
 from specwire.engine import run as engine
 from specwire.patching import surgery
+from specwire.patching.overlay import make_overlay
 from specwire.tensorfile import open_tensors, write_tensors
-from specwire.trees.overlay import make_overlay
 
 torch.set_num_threads(1)
 NAME = "sglang/srt/models/target.py"

@@ -62,6 +62,13 @@ class Job:
     drafting: bool = True  # whether the engine is given the draft at all
 
 
+def probes_of(names: Sequence[str], golden: bool) -> tuple[str, ...]:
+    """The probes that a job taps with: those named, else all for debugging. Without a golden `hidden-state-dump`, too:
+    its last boundary is the stream before the final norm."""
+    own = () if golden or names else ("hidden-state-dump",)
+    return (*surgery.chosen(names, ()), *own)
+
+
 def check_job(job: Job) -> None:
     """Raises SpecwireError with one sentence for the first thing that is missing or does not fit.
 

@@ -80,14 +80,11 @@ def job_of(
     timeout: float,
 ) -> Job:
     """The job that the options name. Raises SpecwireError when there is no such tree or probe."""
-    from specwire.patching.surgery import chosen
     from specwire.trees.tree import Tree
-    from specwire.verify import NEW_TOKENS, Job
+    from specwire.verify import NEW_TOKENS, Job, probes_of
 
     if golden and tokens:
         raise SpecwireError("a golden has prompts of its own: give --golden or --tokens, not both")
-    if golden is None and not names:
-        names = (*chosen((), ()), "hidden-state-dump")  # its last boundary is the stream before the final norm
     return Job(
         tree=Tree.find(tree, python),
         target=target,
@@ -97,7 +94,7 @@ def job_of(
         device=device,
         python=python or sys.executable,
         engine_arguments=tuple(engine_arguments),
-        probes=tuple(chosen(names, ())),
+        probes=probes_of(names, golden is not None),
         timeout=timeout,
         tokens=tuple(tuple(options.numbers(text, "--tokens")) for text in tokens),
         new_tokens=new_tokens or (NEW_TOKENS if golden else 8),

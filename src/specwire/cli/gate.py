@@ -9,7 +9,7 @@ from specwire.cli import _options as options
 from specwire.strip.words import Words
 
 if TYPE_CHECKING:
-    from specwire.gate.leftovers import Finding, Report
+    from specwire.gate.leftovers import Leftover, Report
 
 
 @click.command()
@@ -164,7 +164,7 @@ def _print(report: Report, quiet: bool) -> None:
     options.say(f"{word}: {options.counted(report.files, 'Python file')}{allowed}{excluded}")
 
 
-def _place(report: Report, finding: Finding) -> str:
+def _place(report: Report, finding: Leftover) -> str:
     from specwire.gate.formats import shown
 
     path = shown(report, finding)

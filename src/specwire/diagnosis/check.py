@@ -25,12 +25,12 @@ from specwire.diagnosis.scope import draft_parts, target_parts
 from specwire.diagnosis.sides import target_sites
 from specwire.diagnosis.together import two_faults
 from specwire.errors import FINDING, INCONCLUSIVE, OK, SpecwireError
+from specwire.finding import CONFIDENCES
 from specwire.goldens.golden import open_golden
 from specwire.registry import modules
 
 SCHEMA = "specwire.check/1"
 EXIT = {"match": OK, "mismatch": FINDING, "inconclusive": INCONCLUSIVE}
-_ORDER = ("certain", "likely", "possible")
 
 
 @dataclass(frozen=True)
@@ -135,16 +135,7 @@ def report(evidence: Evidence, slots: list[Slot], summary: Summary) -> dict[str,
         "scope": scope_document([*target_parts(evidence, summary.rows, summary.ranks), *draft_parts(evidence)]),
         "self_check": self_check_document(evidence),
         "acceptance": {**acceptance_document(seen), "said": described(seen)},
-        "causes": [
-            {
-                "id": cause.id,
-                "confidence": cause.confidence,
-                "evidence": cause.said,
-                "fix": cause.fix,
-                "acceptance_agrees": cause.id in seen.points_to,
-            }
-            for cause in causes
-        ],
+        "causes": [{**cause.finding.document(), "acceptance_agrees": cause.id in seen.points_to} for cause in causes],
         "checks": checks,
         "notes": [*labels.notes(evidence), *evidence.notes, *evidence.context.suspected],
         "golden": {
@@ -169,7 +160,9 @@ def diagnose(evidence: Evidence) -> tuple[list[Cause], list[dict[str, str]]]:
     if any(cause.confidence != "possible" and not cause.last_resort for cause in causes):
         causes = [cause for cause in causes if not cause.last_resort]
     likelier = evidence.acceptance.points_to  # among causes that fit equally well, and nowhere else
-    causes.sort(key=lambda cause: (_ORDER.index(cause.confidence), cause.steps, cause.id not in likelier, cause.id))
+    causes.sort(
+        key=lambda cause: (CONFIDENCES.index(cause.confidence), cause.steps, cause.id not in likelier, cause.id)
+    )
     return causes, [_line(name, answer) for name, answer in answers.items()]
 
 

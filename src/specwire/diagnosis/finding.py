@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from specwire.finding import Finding
+
 
 @dataclass(frozen=True)
 class Cause:
@@ -26,6 +28,10 @@ class Cause:
     besides: str = ""
     of: tuple[int, ...] = ()
     rank: int | None = None
+
+    @property
+    def finding(self) -> Finding:
+        return Finding(self.id, self.confidence, self.said, self.fix)
 
     @property
     def said(self) -> str:

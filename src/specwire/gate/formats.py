@@ -7,13 +7,13 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from specwire import __version__
-from specwire.gate.leftovers import RULES, Finding, Report
+from specwire.gate.leftovers import RULES, Leftover, Report
 
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
 
 
-def shown(report: Report, finding: Finding) -> str:
+def shown(report: Report, finding: Leftover) -> str:
     """The file as it is named from the working directory, which is where a repository's tools look for it."""
     path = os.path.join(os.path.abspath(report.base), finding.file)
     below = os.path.relpath(path)
@@ -113,7 +113,7 @@ def to_junit(report: Report) -> str:
 FORMATS = {"json": to_json, "sarif": to_sarif, "github": to_github, "junit": to_junit}
 
 
-def _entry(finding: Finding) -> dict[str, Any]:
+def _entry(finding: Leftover) -> dict[str, Any]:
     return {
         "rule": finding.rule,
         "file": finding.file,
@@ -123,7 +123,7 @@ def _entry(finding: Finding) -> dict[str, Any]:
     }
 
 
-def _sarif_result(report: Report, finding: Finding, rules: list[str]) -> dict[str, Any]:
+def _sarif_result(report: Report, finding: Leftover, rules: list[str]) -> dict[str, Any]:
     from urllib.parse import quote
 
     path = shown(report, finding)
@@ -144,7 +144,7 @@ def _sarif_result(report: Report, finding: Finding, rules: list[str]) -> dict[st
     return result
 
 
-def _case(suite: Element, report: Report, finding: Finding) -> Element:
+def _case(suite: Element, report: Report, finding: Leftover) -> Element:
     from xml.etree import ElementTree as xml
 
     name = f"{finding.rule} at line {finding.line}" if finding.line else finding.rule

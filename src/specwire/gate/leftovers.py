@@ -33,7 +33,7 @@ _ALLOW = rb"#\s*specwire-allow:\s*([a-z-]+(?:\s*,\s*[a-z-]+)*)\s*(?:--\s*(\S.*))
 _OURS = b"specwire"
 
 
-class Finding(NamedTuple):
+class Leftover(NamedTuple):
     """`file` is relative to the report's `base`; `line` is None for a whole file.
 
     `managed`: specwire put it there and can take it out. `reason`: why it is allowed, for those that are.
@@ -49,8 +49,8 @@ class Finding(NamedTuple):
 
 class Report(NamedTuple):
     base: str
-    findings: tuple[Finding, ...]
-    allowed: tuple[Finding, ...]
+    findings: tuple[Leftover, ...]
+    allowed: tuple[Leftover, ...]
     unknown: tuple[str, ...]  # what a verdict would have needed and could not have
     files: int = 0
     skipped: tuple[str, ...] = ()
@@ -78,7 +78,7 @@ def scan(
     """
     listed, left_out = _listed(paths, Excluded(excludes, base))
     files = Files(*(sum(parts, []) for parts in zip(*listed, strict=True)))
-    found: list[Finding] = []
+    found: list[Leftover] = []
     unknown = [why for path, mine in zip(paths, listed, strict=True) if (why := _unseen(path, mine, base, len(paths)))]
     for path in _suspects(files.python, base, words):
         found += _in_file(path, os.path.relpath(path, base), words, unknown)
@@ -129,7 +129,7 @@ def _suspects(python: list[str], base: str, words: Words) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def _in_file(path: str, file: str, words: Words, unknown: list[str]) -> list[Finding]:
+def _in_file(path: str, file: str, words: Words, unknown: list[str]) -> list[Leftover]:
     from specwire.patching import marks
 
     try:
@@ -138,19 +138,19 @@ def _in_file(path: str, file: str, words: Words, unknown: list[str]) -> list[Fin
         unknown.append(f"{file}: cannot be read ({said(error)}). Make it readable, or leave it out with --exclude")
         return []
     if marks.RUNTIME_MARK in data[: data.find(b"\n") + 1]:
-        return [Finding("tap-file", file, 1, "what specwire's taps call: `specwire remove` takes it out", True)]
+        return [Leftover("tap-file", file, 1, "what specwire's taps call: `specwire remove` takes it out", True)]
     found = _taps(data, file)
     if words.suspects(data):
         found += _by_hand(data, path, file, words, unknown)
     return _suppressed(found, data, file) if b"specwire-allow" in data else found
 
 
-def _taps(data: bytes, file: str) -> list[Finding]:
+def _taps(data: bytes, file: str) -> list[Leftover]:
     """Marked lines, and whatever else uses the taps' own name: a formatter or a hand may have been on a line."""
     from specwire.patching.taps import TappedFile
 
     return [
-        Finding(
+        Leftover(
             "tap",
             file,
             each.first,
@@ -161,7 +161,7 @@ def _taps(data: bytes, file: str) -> list[Finding]:
     ]
 
 
-def _by_hand(data: bytes, path: str, file: str, words: Words, unknown: list[str]) -> list[Finding]:
+def _by_hand(data: bytes, path: str, file: str, words: Words, unknown: list[str]) -> list[Leftover]:
     """What `strip` would take or would have something to say about."""
     from specwire.strip.plan import plan
     from specwire.strip.select import ALLOWED
@@ -179,15 +179,15 @@ def _by_hand(data: bytes, path: str, file: str, words: Words, unknown: list[str]
         what = piece.text if rule == "breakpoint" else f"hand-written {piece.kind}: {piece.text}"
         if piece.why != ALLOWED:  # what the comment on it is worth, `_suppressed` says
             what += f" (by hand: {piece.why})" if piece.why else " (`specwire strip` takes it out)"
-        found.append(Finding(rule, file, piece.line, what))
+        found.append(Leftover(rule, file, piece.line, what))
     return found
 
 
-def _by_name(path: str, file: str, folders: set[str]) -> list[Finding]:
+def _by_name(path: str, file: str, folders: set[str]) -> list[Leftover]:
     name = os.path.basename(path)
     if re.fullmatch(_UNFINISHED, name):
         return [
-            Finding(
+            Leftover(
                 "unfinished",
                 file,
                 None,
@@ -201,11 +201,11 @@ def _by_name(path: str, file: str, folders: set[str]) -> list[Finding]:
         what = (
             "hunks that a patch could not place" if name.endswith(".rej") else "a copy that a patch or an editor left"
         )
-        return [Finding("patch-remains", file, None, f"{what}: look at it, then delete it")]
+        return [Leftover("patch-remains", file, None, f"{what}: look at it, then delete it")]
     return []
 
 
-def _compiled(path: str, base: str) -> list[Finding]:
+def _compiled(path: str, base: str) -> list[Leftover]:
     """The tap file's compiled form, which outlives the file itself."""
     found = []
     for part in ("", "srt", os.path.join("sglang", "srt"), os.path.join("python", "sglang", "srt")):
@@ -213,7 +213,7 @@ def _compiled(path: str, base: str) -> list[Finding]:
         names = os.listdir(cache) if os.path.isdir(cache) else []
         if not os.path.exists(os.path.join(path, part, "_specwire.py")):
             found += [
-                Finding(
+                Leftover(
                     "tap-file",
                     os.path.relpath(os.path.join(cache, name), base),
                     None,
@@ -226,7 +226,7 @@ def _compiled(path: str, base: str) -> list[Finding]:
     return found
 
 
-def _suppressed(found: list[Finding], data: bytes, file: str) -> list[Finding]:
+def _suppressed(found: list[Leftover], data: bytes, file: str) -> list[Leftover]:
     """`# specwire-allow: RULE -- reason` counts for its own line, and on a line of its own for the next one."""
     lines = data.splitlines()
     comments = _comment_lines(data)
@@ -239,17 +239,17 @@ def _suppressed(found: list[Finding], data: bytes, file: str) -> list[Finding]:
         reason = (note[2] or b"").decode("utf-8", "replace").strip()
         if not reason:
             extra.append(
-                Finding("suppression", file, number, "gives no reason: write `# specwire-allow: RULE -- reason`")
+                Leftover("suppression", file, number, "gives no reason: write `# specwire-allow: RULE -- reason`")
             )
         alone = line.lstrip().startswith(b"#")
         for rule in note[1].decode().replace(" ", "").split(","):
             if rule not in RULES:
-                extra.append(Finding("suppression", file, number, f"names no rule: {rule}. Rules: {', '.join(RULES)}"))
+                extra.append(Leftover("suppression", file, number, f"names no rule: {rule}. Rules: {', '.join(RULES)}"))
             given[number + 1 if alone else number, rule] = reason
     return [finding._replace(reason=given.get((finding.line or 0, finding.rule), "")) for finding in found] + extra
 
 
-def _allow(finding: Finding, allowed: tuple[str, ...]) -> Finding:
+def _allow(finding: Leftover, allowed: tuple[str, ...]) -> Leftover:
     from fnmatch import fnmatchcase
 
     for text in allowed:

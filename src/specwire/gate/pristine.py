@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from specwire.errors import INCONCLUSIVE, SpecwireError, said
-from specwire.gate.leftovers import Finding
+from specwire.gate.leftovers import Leftover
 from specwire.patching import marks
 from specwire.regular import read_bytes, read_text
 from specwire.trees.tree import PACKAGE, Tree
@@ -31,7 +31,7 @@ class NoRecord(SpecwireError):
     exit_code = INCONCLUSIVE
 
 
-def differences(tree: Tree, record: str | None = None) -> list[Finding]:
+def differences(tree: Tree, record: str | None = None) -> list[Leftover]:
     """Findings for each file of `tree` that differs from the release, is missing or is extra, in file order.
 
     `record`: a RECORD file or a wheel to compare with, in place of the one that was installed with the tree.
@@ -42,12 +42,12 @@ def differences(tree: Tree, record: str | None = None) -> list[Finding]:
     for file, wanted in sorted(expected.items()):
         path = tree.path(file)
         if not path.is_file():
-            found.append(Finding("pristine-missing", file, None, f"is in {named} and not here"))
+            found.append(Leftover("pristine-missing", file, None, f"is in {named} and not here"))
         elif wanted and (finding := _compared(path, file, wanted, named)):
             found.append(finding)
     for file in _present(tree):
         if file not in expected:
-            found.append(Finding("pristine-extra", file, None, f"is not in {named}", file == marks.RUNTIME))
+            found.append(Leftover("pristine-extra", file, None, f"is not in {named}", file == marks.RUNTIME))
     return sorted(found, key=lambda finding: finding.file)
 
 
@@ -85,14 +85,14 @@ def _is_changed(tree: Tree, name: str, wanted: str | None, named: str) -> bool:
     return not wanted or bool(finding and not finding.managed)
 
 
-def _compared(path: Path, file: str, wanted: str, named: str) -> Finding | None:
+def _compared(path: Path, file: str, wanted: str, named: str) -> Leftover | None:
     algorithm, _, digest = wanted.partition("=")
     data = read_bytes(path)
     if _hash(algorithm, data, file) == digest:
         return None
     if marks.LITERAL in data and _hash(algorithm, marks.stripped(data), file) == digest:
-        return Finding("pristine-changed", file, None, f"differs from {named} by specwire's taps alone", True)
-    return Finding("pristine-changed", file, None, f"differs from {named} ({algorithm} is not {digest})")
+        return Leftover("pristine-changed", file, None, f"differs from {named} by specwire's taps alone", True)
+    return Leftover("pristine-changed", file, None, f"differs from {named} ({algorithm} is not {digest})")
 
 
 def _hash(algorithm: str, data: bytes, file: str) -> str:

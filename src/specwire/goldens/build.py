@@ -13,7 +13,7 @@ from pathlib import Path
 from specwire.errors import SpecwireError
 from specwire.goldens import stream
 from specwire.goldens.checkpoint import Checkpoint
-from specwire.goldens.golden import STRAY, Noise, Words, check_token_ids
+from specwire.goldens.golden import STRAY, Noise, PromptText, check_token_ids
 from specwire.goldens.labels import ASSUMED, TRUE_LIST
 from specwire.goldens.resume import Unfinished
 from specwire.goldens.write import States, write_golden
@@ -43,7 +43,7 @@ def build_golden(
     out: Path,
     prompts: Sequence[Sequence[int]] | None = None,
     *,
-    words: Sequence[Words | None] | None = None,
+    words: Sequence[PromptText | None] | None = None,
     dtype: str | None = None,
     trained: Sequence[int] | None = None,
     boundaries: Sequence[int] | None = None,
@@ -138,7 +138,7 @@ def _states(target: Path, ids: Sequence[int], heard: stream.Heard) -> States:
     return States(ids, heard.boundaries, heard.final_norm, residuals)
 
 
-def _stored(states: States, wanted: Sequence[int], dtype: str, words: Words | None) -> States:
+def _stored(states: States, wanted: Sequence[int], dtype: str, words: PromptText | None) -> States:
     import torch
 
     to = getattr(torch, dtype)

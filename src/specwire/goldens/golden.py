@@ -32,7 +32,7 @@ _NAME = re.compile(r"(?:prompt\.(\d{1,6})\.)?(?:(boundary|residual)\.(\d{1,5})|t
 
 
 @dataclass(frozen=True)
-class Words:
+class PromptText:
     """What token ids were made from: the text, and where a chat template made that of a conversation, the template's
     hash (16 hex digits) and the arguments that it was given."""
 
@@ -49,7 +49,7 @@ class Prompt:
     prefix: str
     token_ids: tuple[int, ...]
     boundaries: tuple[int, ...]
-    words: Words | None = None
+    words: PromptText | None = None
 
     def described(self) -> dict[str, Any]:
         """For a JSON document: what the prompt was."""
@@ -204,7 +204,7 @@ def _prompts(file: TensorFile, layers: int, hidden: int) -> tuple[Prompt, ...]:
     return tuple(_prompt(file, prefix, known[prefix], of) for prefix, of in zip(order, words, strict=True))
 
 
-def _words(file: TensorFile, count: int) -> list[Words | None]:
+def _words(file: TensorFile, count: int) -> list[PromptText | None]:
     """What the metadata says that each prompt was made from."""
     if "prompts" not in file.metadata:
         return [None] * count
@@ -220,15 +220,15 @@ def _words(file: TensorFile, count: int) -> list[Words | None]:
     return found
 
 
-def _words_of(one: Any) -> Words:
+def _words_of(one: Any) -> PromptText:
     text, template, arguments = one["text"], one["template"], one["template_arguments"]
     if not isinstance(text, str) or not isinstance(template, str) or not isinstance(arguments, dict):
         raise TypeError
     text.encode()  # half a surrogate pair is a ValueError
-    return Words(text, template, arguments)
+    return PromptText(text, template, arguments)
 
 
-def _prompt(file: TensorFile, prefix: str, boundaries: set[int], words: Words | None) -> Prompt:
+def _prompt(file: TensorFile, prefix: str, boundaries: set[int], words: PromptText | None) -> Prompt:
     entry = file.entry(prefix + "token_ids")
     if entry.dtype != "I64" or len(entry.shape) != 1 or entry.shape[0] == 0:
         raise SpecwireError(

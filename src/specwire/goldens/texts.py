@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from specwire.errors import SpecwireError, said
-from specwire.goldens.golden import Words
+from specwire.goldens.golden import PromptText
 from specwire.regular import read_text
 
 THINKING = ("enable_thinking", "thinking")  # what templates call their switch
-Made = tuple[list[list[int]], list[Words]]
+Made = tuple[list[list[int]], list[PromptText]]
 
 
 def from_texts(target: Path, files: Sequence[Path]) -> Made:
@@ -35,7 +35,7 @@ def from_texts(target: Path, files: Sequence[Path]) -> Made:
             ids.append([int(token) for token in tokenizer(text)["input_ids"]])
         except Exception as error:
             raise SpecwireError(f"{target}: its tokenizer fails on {file}: {_first_line(error)}") from error
-    return _checked(target, ids), [Words(text) for text in texts]
+    return _checked(target, ids), [PromptText(text) for text in texts]
 
 
 def from_messages(
@@ -65,7 +65,7 @@ def from_messages(
         except Exception as error:
             raise SpecwireError(f"{target}: its chat template fails on {where}: {_first_line(error)}") from error
     digest = hashlib.sha256(template.encode("utf-8", "surrogatepass")).hexdigest()[:16]
-    return _checked(target, ids), [Words(text, digest, given) for text in texts]
+    return _checked(target, ids), [PromptText(text, digest, given) for text in texts]
 
 
 def _tokenizer(target: Path) -> Any:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specwire.errors import SpecwireError, said
-from specwire.goldens.golden import SCHEMA, Noise, Words
+from specwire.goldens.golden import SCHEMA, Noise, PromptText
 from specwire.tensorfile import write_tensors
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ class States:
     boundaries: Mapping[int, torch.Tensor]
     final_norm: torch.Tensor | None = None
     residuals: Mapping[int, torch.Tensor] = field(default_factory=dict)
-    words: Words | None = None
+    words: PromptText | None = None
 
 
 def write_golden(
@@ -75,7 +75,7 @@ def write_golden(
         raise SpecwireError(f"cannot write {path}: {said(error)}") from error
 
 
-def _words(words: Words | None) -> dict[str, Any] | None:
+def _words(words: PromptText | None) -> dict[str, Any] | None:
     if words is None:
         return None
     return {"text": words.text, "template": words.template, "template_arguments": dict(words.arguments)}

@@ -7,9 +7,10 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from specwire.finding import CONFIDENCES
 from specwire.model_files import draft_window, rope_theta
 from specwire.preflight.facts import Facts
-from specwire.preflight.outcome import CONFIDENCE, Check, Note, fault, ok, skipped, suspected
+from specwire.preflight.outcome import Check, Note, fault, ok, skipped, suspected
 
 DEFAULT_THETA = 10000.0  # what an engine takes where a config gives none
 LONGER = "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"
@@ -30,7 +31,7 @@ def _options(facts: Facts) -> Check:
     if refusals := facts.refusals:
         said = "; ".join(dict.fromkeys(refusal.why for refusal in refusals))
         fix = "; ".join(dict.fromkeys(refusal.fix for refusal in refusals))
-        sure = min((refusal.confidence for refusal in refusals), key=CONFIDENCE.index)
+        sure = min((refusal.confidence for refusal in refusals), key=CONFIDENCES.index)
         return fault("launch", f"{facts.release} would not start so: {said}", fix, sure)
     if any(word.startswith("--config ") for word in launch.open):
         return skipped("launch", f"not read: {', '.join(launch.open)}", needed=True)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-CONFIDENCE = ("certain", "likely", "possible")
+from specwire.finding import CONFIDENCES, Finding
 
 
 @dataclass(frozen=True)
@@ -29,8 +28,8 @@ class Check:
         return self.state == "skipped" and bool(self.confidence)
 
     @property
-    def cause(self) -> dict[str, Any]:
-        return {"id": self.id, "confidence": self.confidence, "evidence": self.why, "fix": self.fix}
+    def finding(self) -> Finding:
+        return Finding(self.id, self.confidence, self.why, self.fix)
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,7 @@ def ok(name: str, why: str) -> Check:
 
 
 def fault(name: str, evidence: str, fix: str, confidence: str = "certain", *, predicts: bool = False) -> Check:
-    assert confidence in CONFIDENCE
+    assert confidence in CONFIDENCES
     return Check(name, "fault", evidence, confidence=confidence, fix=fix, predicts=predicts)
 
 

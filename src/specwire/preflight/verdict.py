@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from specwire.errors import SpecwireError
+from specwire.finding import CONFIDENCES
 from specwire.preflight import (
     check_algorithm,
     check_boundaries,
@@ -21,7 +22,7 @@ from specwire.preflight.facts import Facts, Recorded, gather, golden_words
 from specwire.preflight.interpreter.modules import Source
 from specwire.preflight.launch import Given, Launch, in_file, of_process, typed
 from specwire.preflight.option_source import read_options
-from specwire.preflight.outcome import CONFIDENCE, Check, fault, ok, skipped
+from specwire.preflight.outcome import Check, fault, ok, skipped
 from specwire.preflight.rule import draft_rule, graph_order
 from specwire.trees.tree import Tree
 
@@ -119,10 +120,11 @@ def _all_match(rows: list[dict[str, Any]]) -> Check:
     return ok("release-drift", f"all {len(rows)} trees capture what the draft was trained on")
 
 
-def causes(checks: list[Check]) -> list[dict[str, Any]]:
+def causes(checks: list[Check]) -> list[dict[str, str]]:
     """The faults, surest first, in the order of the checks otherwise, and suspicions."""
     faults = [check for check in checks if check.confidence]
-    return [check.cause for check in sorted(faults, key=lambda check: CONFIDENCE.index(check.confidence))]
+    surest_first = sorted(faults, key=lambda check: CONFIDENCES.index(check.confidence))
+    return [check.finding.document() for check in surest_first]
 
 
 def _served_by(facts: Facts, tree: Tree, given: Given | None) -> dict[str, Any]:
