@@ -11,10 +11,10 @@ def decorators(node: ast.AST) -> list[ast.expr]:
     return node.decorator_list if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)) else []
 
 
-def first_line(node: Node) -> int:
+def first_line(node: Node | ast.ExceptHandler) -> int:
     """The line of its first decorator, or its own."""
     return min([node.lineno, *(each.lineno for each in decorators(node))])
 
 
-def last_line(node: Node) -> int:
+def last_line(node: Node | ast.ExceptHandler) -> int:
     return node.end_lineno or node.lineno

@@ -78,7 +78,7 @@ def flag_set_by(call: ast.expr) -> str | None:
     return None
 
 
-def own_names(function: ast.AST) -> set[str]:
+def own_names(function: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) -> set[str]:
     """Names that are local to a function or lambda: its parameters and all that its own statements bind."""
     arguments = function.args
     each = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg]

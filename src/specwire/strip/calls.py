@@ -126,10 +126,11 @@ def looks_only(call: ast.Call, names: Names) -> bool:
     """Whether calling this (its arguments aside) reads and returns, and does nothing else."""
     function = call.func
     if names.imported(function):
-        module, _, rest = names.dotted(function).partition(".")
+        name = names.dotted(function) or ""
+        module, _, rest = name.partition(".")
         if module in _LOOKS:
             return rest in _LOOKS[module] or "*" in _LOOKS[module]
-        return _asks(names.dotted(function).rpartition(".")[2])
+        return _asks(name.rpartition(".")[2])
     if isinstance(function, ast.Name):
         if function.id == "__import__":
             return getattr(call.args[0], "value", None) in sys.stdlib_module_names if call.args else False

@@ -23,11 +23,13 @@ def gather(tree: ast.Module, words: Words) -> Facts:
         values.setdefault(name, []).append(value)
     handles = {name for name, all_ in values.items() if all(_is_open(value) for value in all_)}
     names = Names(modules, rebound, frozenset(handles))
-    called = {names.dotted(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)} - {None}
+    dotted = (names.dotted(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call))
+    called = {name for name in dotted if name is not None}
     single = {name: all_[0] for name, all_ in values.items() if len(all_) == 1}
     facts = Facts(words, replace(names, called=frozenset(called)), evidence=evidence.gather(tree))
     facts.single = frozenset(single)
-    facts.texts = {name: value.value for name, value in single.items() if _is_text(value)}
+    texts = {name: value.value for name, value in single.items() if isinstance(value, ast.Constant)}
+    facts.texts = {name: text for name, text in texts.items() if isinstance(text, str)}
     facts.values = {name: value for name, value in single.items() if isinstance(value, ast.expr)}
     facts.counters = frozenset(
         name
@@ -57,10 +59,6 @@ def _find_switches(tree: ast.Module, facts: Facts, values: dict[str, list[ast.AS
         for name, all_ in values.items():
             if all(isinstance(value, ast.AST) and _is_switch_value(facts, value) for value in all_):
                 facts.switches.add(name + "()" if isinstance(all_[0], FUNCTIONS) else name)
-
-
-def _is_text(value: ast.AST | str | None) -> bool:
-    return isinstance(value, ast.Constant) and isinstance(value.value, str)
 
 
 def _bindings(tree: ast.Module) -> Iterator[tuple[str, ast.AST | str | None]]:
@@ -108,13 +106,14 @@ def _attribute_reads(facts: Facts, owner: ast.ClassDef) -> set[int]:
             values.setdefault("." + node.target.attr, []).append(node.value)
         elif isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Attribute):
             values.setdefault("." + node.target.attr, []).append(None)
-        elif _of_self(node) and isinstance(node.ctx, ast.Load):
+        elif isinstance(node, ast.Attribute) and _of_self(node) and isinstance(node.ctx, ast.Load):
             reads.append(("." + node.attr, node))
         elif isinstance(node, ast.Call) and facts.names.dotted(node.func) == "getattr" and len(node.args) > 1:
             if (
                 isinstance(node.args[0], ast.Name)
                 and node.args[0].id == "self"
                 and isinstance(node.args[1], ast.Constant)
+                and isinstance(node.args[1].value, str)
             ):
                 reads.append((f".{node.args[1].value}", node))
     held = {
@@ -125,16 +124,15 @@ def _attribute_reads(facts: Facts, owner: ast.ClassDef) -> set[int]:
     return {id(node) for name, node in reads if name in held}
 
 
-def _of_self(node: ast.AST) -> bool:
-    return isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self"
+def _of_self(node: ast.Attribute) -> bool:
+    return isinstance(node.value, ast.Name) and node.value.id == "self"
 
 
 def _is_switch_value(facts: Facts, value: ast.AST) -> bool:
     if isinstance(value, FUNCTIONS):
         body = plain_body(value)
-        single = len(body) == 1 and isinstance(body[0], ast.Return) and body[0].value is not None
-        arguments = ast.unparse(value.args)
-        return single and not arguments and facts.is_switch(body[0].value)
+        given = body[0].value if len(body) == 1 and isinstance(body[0], ast.Return) else None
+        return given is not None and not ast.unparse(value.args) and facts.is_switch(given)
     return isinstance(value, ast.expr) and facts.is_switch(value)
 
 

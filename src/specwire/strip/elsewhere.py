@@ -223,12 +223,12 @@ class _Around(Elsewhere):
             called = (
                 node for node in ast.walk(tree) if isinstance(node, ast.Call) and _called(node).encode() in handing
             )
-            if speaks and (node := next(called, None)) is not None:
-                return _place(path, node)
+            if speaks and (call := next(called, None)) is not None:
+                return _place(path, call)
         return None
 
     def looks(self, method: str) -> bool:
-        purities = [bool(facts) and only_looks(node, facts) for facts, node in self._defined(method, _QUESTION)]
+        purities = [facts is not None and only_looks(node, facts) for facts, node in self._defined(method, _QUESTION)]
         return bool(purities) and all(purities)
 
     def alters(self, attribute: str) -> bool:
@@ -239,7 +239,9 @@ class _Around(Elsewhere):
         plain = re.compile(rb"(?:\.|^[ \t]+)" + re.escape(attribute.encode()) + rb"[ \t]*(?::[ \t]*\w|=[^=])", re.M)
         return not any(plain.search(data) for _, data in self._holding(attribute))
 
-    def _defined(self, name: str, kind: re.Pattern[bytes]) -> Iterator[tuple[Facts | None, ast.FunctionDef]]:
+    def _defined(
+        self, name: str, kind: re.Pattern[bytes]
+    ) -> Iterator[tuple[Facts | None, ast.FunctionDef | ast.AsyncFunctionDef]]:
         """The functions of a name in other files, with what is known of the file."""
         for path in dict.fromkeys(self._neighbours.functions(self._roots, kind).get(name, ())):
             if path == self._own or (parsed := self._nodes(path)) is None:

@@ -189,14 +189,14 @@ def gather(tree: ast.Module) -> Evidence:
         for holder, what in _used(node):
             for key in {known.key(holder), *_keys(known, holder)}:
                 known.uses.setdefault(key, set()).add(what)
-    for owner in ast.walk(tree):
-        if isinstance(owner, ast.arguments):
-            for argument, value, kinds in _parameters(owner):
+    for part in ast.walk(tree):
+        if isinstance(part, ast.arguments):
+            for argument, value, kinds in _parameters(part):
                 key = known.homes.get(id(argument), 0), argument.arg
                 known.values.setdefault(key, []).append(value)
                 known.uses.setdefault(key, set()).update(kinds)
-        elif isinstance(owner, ast.ClassDef):
-            for statement in owner.body:
+        elif isinstance(part, ast.ClassDef):
+            for statement in part.body:
                 for target, value in _bound(statement):
                     if isinstance(target, ast.Name):
                         known.values.setdefault((-1, "." + target.id), []).append(value)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ast
 import operator
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from specwire.strip.calls import ASKING, Names
 from specwire.strip.classes import Fields
@@ -19,7 +20,7 @@ UNGUARDED, MARKED, SWITCHED = range(3)
 _FALSE = ("", "0", "false", "no", "off", "n", "f")
 _READERS = frozenset(("os.environ.get", "os.getenv"))
 _PASSES = {"bool": bool, "int": int, "str": str, "float": float}
-_COMPARES = {
+_COMPARES: dict[type[ast.cmpop], Callable[[Any, Any], object]] = {
     ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt,
     ast.GtE: operator.ge, ast.Is: operator.is_, ast.IsNot: operator.is_not, ast.In: lambda one, many: one in many,
     ast.NotIn: lambda one, many: one not in many,
@@ -83,7 +84,7 @@ class Facts:
             if isinstance(test.ops[0], (ast.In, ast.NotIn)) and self.names.dotted(right) == "os.environ":
                 return isinstance(test.ops[0], ast.NotIn) if self._is_switch_name(left) else None
             try:
-                return _COMPARES[type(test.ops[0])](self._default(left), self._default(right))
+                return bool(_COMPARES[type(test.ops[0])](self._default(left), self._default(right)))
             except (LookupError, TypeError):
                 return None
         try:
@@ -255,8 +256,9 @@ def one_time_flags(test: ast.expr, any_name: bool = False) -> Iterator[str]:
         return
     name = ""
     if isinstance(asked, ast.Call) and isinstance(asked.func, ast.Name) and asked.func.id in ("hasattr", "getattr"):
-        if len(asked.args) >= 2 and isinstance(asked.args[1], ast.Constant):
-            name = f".{asked.args[1].value}"
+        key = asked.args[1] if len(asked.args) >= 2 else None
+        if isinstance(key, ast.Constant) and isinstance(key.value, str):
+            name = f".{key.value}"
     elif isinstance(asked, ast.Attribute):
         name = "." + asked.attr
     elif isinstance(asked, ast.Name):
@@ -268,9 +270,9 @@ def one_time_flags(test: ast.expr, any_name: bool = False) -> Iterator[str]:
 def _constants(node: ast.expr) -> list[object]:
     if isinstance(node, ast.Constant):
         return [node.value]
-    if isinstance(node, (ast.Tuple, ast.List, ast.Set)) and all(isinstance(part, ast.Constant) for part in node.elts):
-        return [part.value for part in node.elts]
-    return []
+    parts = node.elts if isinstance(node, (ast.Tuple, ast.List, ast.Set)) else []
+    values: list[object] = [part.value for part in parts if isinstance(part, ast.Constant)]
+    return values if len(values) == len(parts) else []
 
 
 def _means_on(value: object) -> bool:

@@ -26,12 +26,13 @@ def reader(function: ast.FunctionDef | ast.AsyncFunctionDef, name: str, gone: se
     try:
         walk.block(function.body, False)
     except _Found as found:
-        return found.args[0]
+        return found.node
     return None
 
 
 class _Found(Exception):
-    pass
+    def __init__(self, node: ast.AST) -> None:
+        self.node = node
 
 
 @dataclass
@@ -77,13 +78,13 @@ class _Walk:
                 return self._try(node, bit)
             case ast.Match():
                 self._read(node.subject, bit)
-                after: bool | None = bit
+                taken: bool | None = bit
                 for case in node.cases:
                     self._read(case.pattern, bit)
                     if case.guard is not None:
                         self._read(case.guard, bit)
-                    after = _join(after, self.block(case.body, bit))
-                return after
+                    taken = _join(taken, self.block(case.body, bit))
+                return taken
             case ast.Break() | ast.Continue():
                 if self.exits:
                     self.exits[-1] = self.exits[-1] or bit
@@ -177,7 +178,7 @@ def _binds(node: ast.AST, name: str) -> bool:
     return name in binds(node)
 
 
-def _targets(node: ast.AST) -> set[str]:
+def _targets(node: ast.GeneratorExp | ast.ListComp | ast.SetComp | ast.DictComp) -> set[str]:
     return {name for part in node.generators for name in bound(part.target)}
 
 

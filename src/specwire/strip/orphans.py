@@ -100,9 +100,10 @@ def _counts_with(node: ast.stmt, facts: Facts) -> str | None:
     if isinstance(node, ast.If) and not node.orelse and len(flags := set(one_time_flags(node.test))) == 1:
         inside = {_counts_with(part, facts) for part in node.body}
         return flags.pop() if inside == flags and effect(node.test, facts) is None else None
-    targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
-    value = getattr(node, "value", None)
-    if not isinstance(node, (ast.Assign, ast.AugAssign)) or not isinstance(value, ast.Constant) or len(targets) != 1:
+    if not isinstance(node, (ast.Assign, ast.AugAssign)) or not isinstance(node.value, ast.Constant):
+        return None
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+    if len(targets) != 1:
         return None
     names = list(set_by(targets[0]))
     flagged = len(names) == 1 and is_flag(names[0].lstrip("."))
@@ -154,7 +155,7 @@ def _candidates(text: Text, facts: Facts, comments: dict[int, Comment]) -> Itera
             if filled:
                 yield _Candidate(node, owner, field, "loop", names | filled, fills=filled)
                 continue
-            if found is not None and found[1] == _UNSAID:
+            if found is not None and found[1] == _UNSAID and isinstance(node, ast.Assign):
                 found = found[0], effect(node.value, facts) or ""
         if found is not None:
             yield _Candidate(node, owner, field, found[0], names, found[1])
@@ -175,17 +176,19 @@ def _classify(node: ast.stmt, owner: ast.AST, facts: Facts, package: bool) -> tu
                 return None
             return "helper", "" if known or _own(node.name) else _PUBLIC
         case ast.Assign() | ast.AnnAssign() if node.value is not None:
-            return _assigned(node, owner, facts)
+            return _assigned(node, node.value, owner, facts)
     return None
 
 
-def _assigned(node: ast.Assign | ast.AnnAssign, owner: ast.AST, facts: Facts) -> tuple[str, str] | None:
+def _assigned(
+    node: ast.Assign | ast.AnnAssign, value: ast.expr, owner: ast.AST, facts: Facts
+) -> tuple[str, str] | None:
     names = _names(node, owner)
-    switch = facts.is_switch(node.value)
-    ours = switch or facts.is_tag(node.value) or all(is_flag(name.lstrip(".")) for name in names)
+    switch = facts.is_switch(value)
+    ours = switch or facts.is_tag(value) or all(is_flag(name.lstrip(".")) for name in names)
     if any(isinstance(part, ast.Subscript) for target in _targets(node) for part in ast.walk(target)):
         return None
-    why = effect(node.value, facts) or ""
+    why = effect(value, facts) or ""
     if isinstance(owner, ast.Module):
         return "constant", why or ("" if ours or all(_own(name) for name in names) else _PUBLIC)
     if ours:
@@ -203,8 +206,9 @@ def _filled(node: ast.For, facts: Facts) -> frozenset[str]:
         if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
             return frozenset()
         holder = call.func.value
-        plain = isinstance(holder, ast.Name) and call.func.attr in ("append", "extend", "add")
-        if not plain or not facts.evidence.made_here(holder) or any(effect(part, facts) for part in call.args):
+        if not isinstance(holder, ast.Name) or call.func.attr not in ("append", "extend", "add"):
+            return frozenset()
+        if not facts.evidence.made_here(holder) or any(effect(part, facts) for part in call.args):
             return frozenset()
         filled.add(holder.id)
     walked = facts.evidence.uses_up(node.iter) or effect(node.iter, facts)
@@ -220,7 +224,7 @@ def _import_trouble(node: ast.Import | ast.ImportFrom, exported: bool) -> str:
         return "stands in an __init__.py, where imports are what the package offers"
     if isinstance(node, ast.ImportFrom) and (node.level or node.module == "__future__" or node.names[0].name == "*"):
         return "imports from its own package, which may do more than bind a name"
-    modules = [node.module] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]
+    modules = [node.module or ""] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]
     loud = [module for module in modules if module.partition(".")[0] not in _QUIET]
     return f"imports {loud[0]}, which may do more than bind a name" if loud else ""
 

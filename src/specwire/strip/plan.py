@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from specwire.errors import SpecwireError
+from specwire.patching.marks import LITERAL as MARK
 from specwire.strip.binds import FUNCTIONS
 from specwire.strip.collect import gather
 from specwire.strip.comments import Comment, comments, going_with
@@ -16,7 +17,7 @@ from specwire.strip.judge import Judge
 from specwire.strip.orphans import orphans
 from specwire.strip.prove import prove
 from specwire.strip.readers import Elsewhere, conflicts, docstrings_made
-from specwire.strip.select import MARK, Root, Selector
+from specwire.strip.select import Root, Selector
 from specwire.strip.text import Text
 from specwire.strip.traces import traces
 from specwire.strip.words import Words, is_comment

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from typing import Any
 
 from specwire.errors import SpecwireError
 from specwire.strip.text import Text, parse
@@ -29,17 +30,20 @@ def prove(text: Text, after: bytes, gone: list[ast.stmt], lines: set[int]) -> No
         )
 
 
+_Place = tuple[str, int, int, int | None, int | None]
+
+
 class _Drop(ast.NodeTransformer):
     """Drops statements by their place in the source."""
 
-    def __init__(self, places: set[tuple]) -> None:
+    def __init__(self, places: set[_Place]) -> None:
         self.places = places
 
-    def generic_visit(self, node: ast.AST) -> ast.AST | None:
+    def visit(self, node: ast.AST) -> Any:
         if isinstance(node, ast.stmt) and _place(node) in self.places:
             return None
-        return super().generic_visit(node)
+        return self.generic_visit(node)
 
 
-def _place(node: ast.stmt) -> tuple:
+def _place(node: ast.stmt) -> _Place:
     return type(node).__name__, node.lineno, node.col_offset, node.end_lineno, node.end_col_offset

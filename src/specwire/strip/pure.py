@@ -98,7 +98,7 @@ def reports(call: ast.expr, facts: Facts, guarded: int) -> str | None:
     return _arguments(call, facts, guarded)
 
 
-def short_guard(node: ast.expr) -> tuple[ast.expr, ast.expr] | None:
+def short_guard(node: ast.expr) -> tuple[ast.expr, ast.Call] | None:
     """(condition, call) for a call that is made under a condition within one expression."""
     if isinstance(node, ast.BoolOp) and isinstance(node.op, ast.And) and isinstance(node.values[-1], ast.Call):
         tests = node.values[:-1]
@@ -118,6 +118,7 @@ def binding_trouble(
 ) -> str | None:
     """Why an assignment may do more than bind names that belong to the debug code."""
     targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+    value = statement.value
     parts = [part for target in targets for part in ast.walk(target)]
     if why := next((why for part in parts if (why := _target_trouble(part, facts, guarded))), None):
         return why
@@ -128,9 +129,8 @@ def binding_trouble(
         if why := next((why for part in attributes if (why := _noticed(part.attr, part.value, facts))), None):
             return why
         unpacked = any(isinstance(target, (ast.Tuple, ast.List)) for target in targets)
-        if unpacked and facts.evidence.uses_up(statement.value):
-            return f"walks over {short(statement.value)}, which that may use up"
-    value = statement.value
+        if unpacked and value is not None and facts.evidence.uses_up(value):
+            return f"walks over {short(value)}, which that may use up"
     if isinstance(value, ast.Call) and facts.names.dotted(value.func) in OPENS:
         names = {name for target in targets for name in bound(target)}
         return _arguments(value, facts, guarded) if names <= facts.names.handles else "opens a file"

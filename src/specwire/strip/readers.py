@@ -82,8 +82,8 @@ def conflicts(tree: ast.Module, gone: set[int], elsewhere: Elsewhere) -> dict[in
         key = id(binding.scope), binding.name, binding.declared, binding.owner
         if key not in known:
             known[key] = _read_by(binding, tree, gone, elsewhere)
-        if known[key]:
-            found.setdefault(id(binding.statement), known[key])
+        if reader := known[key]:
+            found.setdefault(id(binding.statement), reader)
     return found
 
 
@@ -138,7 +138,7 @@ def _read_by(binding: Binding, tree: ast.Module, gone: set[int], elsewhere: Else
     name, scope = binding.name, binding.scope
     if binding.declared:
         used = next((node for node in outside(scope, gone) if getattr(node, "id", None) == name), None)
-        return f"declares {name}, which line {used.lineno} uses" if used is not None else None
+        return f"declares {name}, which line {_line(used)} uses" if used is not None else None
     if name.startswith("."):
         return _elsewhere("attribute", name, tree, gone, elsewhere) or _whole(binding, tree, gone, elsewhere)
     if isinstance(scope, FUNCTIONS):
@@ -188,9 +188,9 @@ def _whole(binding: Binding, tree: ast.Module, gone: set[int], elsewhere: Elsewh
     if any(_last(base) == "Module" for each in classes if each.name in family for base in each.bases):
         return None  # torch walks over its modules' own registers
     handing = elsewhere.hands_on()
-    for node in outside(tree, gone) if handing else ():
-        if isinstance(node, ast.Call) and _last(node.func) in handing:
-            return f"binds {name}, and line {node.lineno} hands something to what reads all attributes at once"
+    for each in outside(tree, gone) if handing else ():
+        if isinstance(each, ast.Call) and _last(each.func) in handing:
+            return f"binds {name}, and line {each.lineno} hands something to what reads all attributes at once"
     bases = {base for each in classes if each.name in family for base in map(_last, each.bases) if base not in _COMMON}
     classes_meant = (family or {each.name for each in classes}) | bases
     place = elsewhere.whole(frozenset(classes_meant), "" if family else owner)
@@ -231,7 +231,7 @@ def wholes(tree: ast.AST, gone: set[int]) -> Iterator[tuple[ast.expr, str]]:
         if isinstance(node, ast.Attribute) and node.attr in _WHOLE and node.attr.startswith("_"):
             read = None if _one_by_name(node, parent) else _last(node.value)
         elif isinstance(node, ast.Call) and _last(node.func) in _WHOLE and node.args:
-            plain = isinstance(node.func, ast.Name) or _last(node.func.value) in _MODULES
+            plain = not isinstance(node.func, ast.Attribute) or _last(node.func.value) in _MODULES
             read = _last(node.args[0]) if plain else None
         elif isinstance(node, ast.Name) and node.id in ("vars", "asdict") and isinstance(node.ctx, ast.Load):
             called = isinstance(parent, ast.Call) and parent.func is node
@@ -269,7 +269,7 @@ def _module_read_whole(tree: ast.AST, gone: set[int]) -> ast.expr | None:
 _NAMESPACES = frozenset(("globals", "dir", "vars"))
 
 
-def _read_in(function: ast.AST, name: str, gone: set[int]) -> str | None:
+def _read_in(function: ast.FunctionDef | ast.AsyncFunctionDef, name: str, gone: set[int]) -> str | None:
     """The same for a function's local name, with regard to the order of its statements."""
     stays = list(outside(function, gone))
     for node in stays:
@@ -286,7 +286,7 @@ def _is_read(node: ast.AST, name: str) -> bool:
     return isinstance(node, ast.Name) and node.id == name and not isinstance(node.ctx, ast.Store)
 
 
-def _parameters(function: ast.AST) -> set[str]:
+def _parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
     return {node.arg for node in ast.walk(function.args) if isinstance(node, ast.arg)}
 
 
@@ -299,7 +299,11 @@ def _elsewhere(kind: str, name: str, tree: ast.Module, gone: set[int], elsewhere
 
 
 def _at(node: ast.AST | None, name: str) -> str | None:
-    return f"binds {name.lstrip('.')}, which line {node.lineno} reads" if node is not None else None
+    return f"binds {name.lstrip('.')}, which line {_line(node)} reads" if node is not None else None
+
+
+def _line(node: ast.AST) -> int:
+    return int(getattr(node, "lineno", 0))  # all that reads a name stands on a line
 
 
 def _names_in(text: str, name: str) -> bool:
@@ -334,7 +338,7 @@ def _pattern(text: ast.expr) -> str:
         return _pattern(text.left) + _pattern(text.right)
     if isinstance(text, ast.BinOp) and isinstance(text.op, ast.Mod):
         return re.sub(r"%\\?[-0-9.]*[a-z]", ".*", _pattern(text.left))
-    if isinstance(text, ast.Call) and getattr(text.func, "attr", "") == "format":
+    if isinstance(text, ast.Call) and isinstance(text.func, ast.Attribute) and text.func.attr == "format":
         return re.sub(r"\\\{[^{}]*\\\}", ".*", _pattern(text.func.value))
     return ".*"
 
@@ -343,8 +347,11 @@ def _owner(node: ast.AST, name: str, around: str) -> str:
     """The class or the name that an attribute is set on."""
     if not name.startswith("."):
         return around
-    holder = node.value if isinstance(node, ast.Attribute) else node.args[0]
-    last = _last(holder)
+    last = (
+        _last(node.value if isinstance(node, ast.Attribute) else node.args[0])
+        if isinstance(node, (ast.Attribute, ast.Call))
+        else ""
+    )
     return around if last in ("self", "cls", "") else last
 
 
@@ -361,6 +368,7 @@ def _bindings(
     inner = node if isinstance(node, (*FUNCTIONS, ast.ClassDef)) else scope
     owner = node.name if isinstance(node, ast.ClassDef) else owner
     for child in ast.iter_child_nodes(node):
+        parts: tuple[ast.AST, ...]
         if isinstance(child, ast.comprehension):
             parts = (child.iter, *child.ifs)
         elif isinstance(child, ast.Lambda):

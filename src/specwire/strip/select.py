@@ -17,6 +17,7 @@ from specwire.strip.judge import Judge, debugger_import
 from specwire.strip.pure import is_tagged, short_guard
 from specwire.strip.raising import answered, caught_by
 from specwire.strip.text import Text
+from specwire.syntax import last_line
 
 ALLOWED = "is allowed by the comment on it"
 
@@ -102,7 +103,7 @@ class Selector:
             trouble = self.trouble(owner, field, group)
             if all(kinds) and not trouble:
                 trouble = next((why for node in group if (why := self._answered(node, caught, guarded))), None)
-            if all(kinds) and not any(failed) and not trouble:
+            if kinds[0] and all(kinds) and not any(failed) and not trouble:
                 roots.append(Root(tuple(group), kinds[0]))
                 continue
             for node, kind, fail in zip(group, kinds, failed, strict=True):
@@ -199,7 +200,7 @@ def _groups(block: list[ast.stmt]) -> list[list[ast.stmt]]:
     """Neighbours that share a line stand and fall together."""
     groups: list[list[ast.stmt]] = []
     for node in block:
-        if groups and groups[-1][-1].end_lineno >= node.lineno:
+        if groups and last_line(groups[-1][-1]) >= node.lineno:
             groups[-1].append(node)
         else:
             groups.append([node])

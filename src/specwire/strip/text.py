@@ -10,6 +10,7 @@ import tokenize
 from functools import cached_property
 
 from specwire.errors import SpecwireError
+from specwire.syntax import Node, decorators, first_line, last_line
 
 ALLOW = b"# specwire-allow:"
 
@@ -35,15 +36,13 @@ class Text:
         # Columns of syntax nodes count bytes of UTF-8, whatever the file's own encoding is.
         return [line.decode(self.encoding).encode() for line in self.lines]
 
-    def span(self, node: ast.stmt) -> range:
+    def span(self, node: ast.stmt | ast.ExceptHandler) -> range:
         """The lines of a statement, decorators included."""
-        decorators = getattr(node, "decorator_list", [])
-        first = min([node.lineno, *(decorator.lineno for decorator in decorators)])
-        return range(first, node.end_lineno + 1)
+        return range(first_line(node), last_line(node) + 1)
 
     def trouble(self, first: ast.stmt, last: ast.stmt) -> str | None:
         """Why the lines from `first` to `last` cannot go as a whole; None when nothing else is on them."""
-        start, end = self.span(first)[0], last.end_lineno
+        start, end = self.span(first)[0], last_line(last)
         head = self._utf8_lines[start - 1][: _column(first)]
         tail = self._utf8_lines[end - 1][last.end_col_offset :]
         if head.strip(b" \t\f@"):
@@ -57,7 +56,7 @@ class Text:
 
     def allowed(self, group: list[ast.stmt]) -> bool:
         """Whether a comment says that these statements are to stay: on one of their lines, or right above them."""
-        first, last = self.span(group[0])[0], group[-1].end_lineno
+        first, last = self.span(group[0])[0], last_line(group[-1])
         above = self.lines[first - 2] if first > 1 else b""
         own = any(ALLOW in line for line in self.lines[first - 1 : last])
         return own or (ALLOW in above and above.lstrip().startswith(b"#"))
@@ -69,7 +68,7 @@ class Text:
 
     def else_line(self, after: ast.stmt, first: ast.stmt) -> int | None:
         """The line that says `else:` and nothing more, between the end of a block and the next block's start."""
-        between = range(after.end_lineno + 1, first.lineno)
+        between = range(last_line(after) + 1, first.lineno)
         found = [number for number in between if _ELSE.fullmatch(self.lines[number - 1])]
         return found[0] if len(found) == 1 else None
 
@@ -97,5 +96,5 @@ def parse(data: bytes, name: str) -> tuple[str, ast.Module]:
 
 
 def _column(node: ast.stmt) -> int:
-    decorators = getattr(node, "decorator_list", [])
-    return min((part.lineno, part.col_offset) for part in (node, *decorators))[1]
+    parts: list[Node] = [node, *decorators(node)]
+    return min((part.lineno, part.col_offset) for part in parts)[1]

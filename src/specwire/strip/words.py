@@ -7,6 +7,7 @@ switches of its own that are meant to stay. `Words` takes more on request.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
@@ -181,7 +182,7 @@ def _shows(data: bytes, needle: bytes) -> bool:
     return False
 
 
-def _lines_with(data: bytes, needle: bytes):
+def _lines_with(data: bytes, needle: bytes) -> Iterator[bytes]:
     at = data.find(needle)
     while at >= 0:
         start = data.rfind(b"\n", 0, at) + 1
