@@ -10,23 +10,15 @@ import hashlib
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
-import zipfile
 from pathlib import Path
+
+from specwire.trees import released
 
 ROOT = Path(__file__).resolve().parent.parent
 TABLE = ROOT / "fixtures" / "releases.json"
-
-# The same wheel everywhere, whatever Python and machine the tests run on: only its source is read.
-_WHEEL_FOR = [
-    "--only-binary=:all:",
-    "--python-version=3.11",
-    "--implementation=cp",
-    "--platform=manylinux_2_34_x86_64",
-]
 
 
 def versions() -> list[str]:
@@ -42,8 +34,8 @@ def sample() -> list[str]:
 def release_tree(version: str) -> Path:
     """A directory that holds this release's `sglang/` and metadata. Shared by all tests: never write to it.
 
-    Raises KeyError for a release that the table lacks, RuntimeError when what the registry gives is not
-    the pinned file.
+    Raises KeyError for a release that the table lacks, SpecwireError when the registry has none, RuntimeError when what
+    it gives is not the pinned file.
     """
     place = cache() / version
     if not place.exists():
@@ -51,7 +43,7 @@ def release_tree(version: str) -> Path:
         with open(place.parent / f".{version}.lock", "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not place.exists():
-                _unpack(_download(version, _table()[version]), place)
+                _fetch(version, _table()[version], place)
     return place
 
 
@@ -84,14 +76,12 @@ def unpinned() -> list[str]:
 
 def pin(version: str) -> None:
     """Download a release and write its file name and hash into the table."""
-    wheel = _download(version, None)
     table = _table()
-    row = {"wheel": wheel.name, "sha256": _sha256(wheel)}
+    row = _fetch(version, None, cache() / version)
     table[version] = {**table.get(version, {}), **row}
     ordered = {name: table[name] for name in sorted(table, key=_age)}
     rows = ",\n".join(f"  {json.dumps(name)}: {json.dumps(row)}" for name, row in ordered.items())
     TABLE.write_text("{\n" + rows + "\n}\n", "utf-8")
-    _unpack(wheel, cache() / version)
 
 
 def _table() -> dict[str, dict]:
@@ -104,34 +94,17 @@ def _age(version: str) -> tuple:
     return tuple(map(int, numbers.split("."))), {None: 1, "post": 2}.get(kind, 0), int(count or 0)
 
 
-def _download(version: str, pinned: dict | None) -> Path:
-    """The wheel, below the cache; it goes once it is unpacked."""
-    folder = Path(tempfile.mkdtemp(prefix=f".{version}.", dir=_made(cache())))
-    pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-cache-dir", *_WHEEL_FOR]
-    done = subprocess.run([*pip, f"--dest={folder}", f"sglang=={version}"], capture_output=True, text=True)
-    wheels = list(folder.glob("*.whl"))
-    if len(wheels) != 1:
-        shutil.rmtree(folder)
-        raise RuntimeError(f"sglang {version}: pip gave no wheel.\n{done.stderr}")
-    if pinned and (wheels[0].name, _sha256(wheels[0])) != (pinned["wheel"], pinned["sha256"]):
-        raise RuntimeError(f"sglang {version}: {wheels[0]} is not the file that {TABLE} pins ({pinned}).")
-    return wheels[0]
-
-
-def _unpack(wheel: Path, place: Path) -> None:
-    folder = wheel.parent / "tree"
-    with zipfile.ZipFile(wheel) as packed:
-        packed.extractall(folder, [name for name in packed.namelist() if not name.startswith("sglang.libs/")])
-    wheel.unlink()
-    if place.exists():
-        shutil.rmtree(place)
-    folder.rename(place)
-    wheel.parent.rmdir()
-
-
-def _made(folder: Path) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
+def _fetch(version: str, pinned: dict | None, place: Path) -> dict[str, str]:
+    """The release, fetched as a user's is, at `place`; its wheel's name and hash."""
+    cache().mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{version}.", dir=cache()) as folder:
+        wheel = released.download(version, Path(folder))
+        row = {"wheel": wheel.name, "sha256": _sha256(wheel)}
+        if pinned and row != {name: pinned[name] for name in row}:
+            raise RuntimeError(f"sglang {version}: {wheel} is not the file that {TABLE} pins ({pinned}).")
+        released.unpack(wheel, Path(folder, "tree"))
+        released.put(Path(folder, "tree"), place)
+    return row
 
 
 def _sha256(path: Path) -> str:

@@ -66,7 +66,7 @@ def test_no_such_release_is_one_sentence_and_leaves_nothing(shelf, tmp_path):
 def test_what_is_no_wheel_is_one_sentence_and_leaves_nothing(shelf, tmp_path, monkeypatch):
     broken = tmp_path / "broken.whl"
     broken.write_bytes(b"PK but no wheel")
-    monkeypatch.setattr(module, "_download", lambda version, folder: broken)
+    monkeypatch.setattr(module, "download", lambda version, folder: broken)
     with pytest.raises(SpecwireError, match="no wheel"):
         released("9.9.3", print)
     assert list((tmp_path / "cache" / "releases").iterdir()) == []
@@ -86,7 +86,7 @@ def test_another_run_that_was_first_is_no_error(shelf, tmp_path, monkeypatch):
         (first / "sglang").mkdir(parents=True)
         return shelf / "sglang-9.9.1-py3-none-any.whl"
 
-    monkeypatch.setattr(module, "_download", download)
+    monkeypatch.setattr(module, "download", download)
     assert released("9.9.1", print) == first
 
 

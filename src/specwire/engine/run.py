@@ -20,7 +20,25 @@ from specwire.regular import make_private, open_anew, open_text, read_ending, re
 DRIVER = Path(__file__).with_name("driver.py")
 # Whatever the model's generation_config.json says: each token is the likeliest by the head alone.
 GREEDY = {"temperature": 0, "repetition_penalty": 1.0, "frequency_penalty": 0.0, "presence_penalty": 0.0}
-RunDriver = Callable[..., "int | None"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drive:
+    """One run of the driver: what to start, in which environment, and who hears how far it is.
+
+    The job is the command's last word. `log` is open at `log_file`; `timeout` is in seconds.
+    """
+
+    command: list[str]
+    env: dict[str, str]
+    log: BinaryIO
+    log_file: Path
+    ranks: int
+    on_progress: Callable[[str], None] | None = None
+    timeout: float | None = None
+
+
+RunDriver = Callable[[Drive], "int | None"]  # the driver's exit code; None when it took longer than the timeout
 
 
 @dataclass(frozen=True)
@@ -74,7 +92,7 @@ def run_engine(
     With `logprobs` the engine says each token's logprob, the prompts' too, in each completion's `meta`.
     `again`: at the end the first prompt is sent once more with its answer, so that what was said is computed twice.
     `on_progress` hears a few words at least every two seconds. `run` runs the driver to its end in
-    another way than in a fresh interpreter; what it must do is documented at `_run_to_the_end`.
+    another way than in a fresh interpreter.
 
     Raises SpecwireError with the engine's last error when it does not come up, crashes or takes
     longer than `timeout` seconds. However this ends, no process of the engine is left.
@@ -106,12 +124,18 @@ def run_engine(
     handed = write_job(job_file, job)
     result_file.unlink(missing_ok=True)
 
-    ranks = rank_count(argv)
-    run_env = environment(Path(root).absolute(), ranks=ranks, device=device, extra=env) | handed
+    run_env = environment(Path(root).absolute(), ranks=rank_count(argv), device=device, extra=env) | handed
     with open_anew(log_file) as log:
-        code = (run or _run_to_the_end)(
-            [python, str(DRIVER), str(job_file)], run_env, log, log_file, ranks, on_progress, timeout
+        drive = Drive(
+            command=[python, str(DRIVER), str(job_file)],
+            env=run_env,
+            log=log,
+            log_file=log_file,
+            ranks=rank_count(argv),
+            on_progress=on_progress,
+            timeout=timeout,
         )
+        code = (run or _run_to_the_end)(drive)
     if not result_file.exists():
         raise EngineFailed(_what_went_wrong(code, log_file, timeout))
     result = read_json(result_file)
@@ -141,21 +165,13 @@ def resolve_device(device: str, python: str) -> str:
     return asked.stdout.split()[-1]
 
 
-def _run_to_the_end(
-    command: list[str],
-    env: dict[str, str],
-    log: BinaryIO,
-    log_file: Path,
-    ranks: int,
-    on_progress: Callable[[str], None] | None,
-    timeout: float | None,
-) -> int | None:
-    """The driver's exit code; None when it took longer than `timeout`. Then everything is killed."""
+def _run_to_the_end(drive: Drive) -> int | None:
+    """A fresh interpreter; however it ends, everything of it is killed."""
     started, told = time.monotonic(), 0.0
-    progress, heard = BootProgress(ranks), ""
-    driver, run_id = start(command, env, log, log_file.parent)
+    progress, heard = BootProgress(drive.ranks), ""
+    driver, run_id = start(drive.command, drive.env, drive.log, drive.log_file.parent)
     try:
-        with open_text(log_file) as lines:
+        with open_text(drive.log_file) as lines:
             while True:
                 code = wait_a_moment(driver)
                 for line in lines:
@@ -163,12 +179,12 @@ def _run_to_the_end(
                 now = time.monotonic()
                 if str(progress) != heard:
                     note_segments(run_id)
-                if on_progress and (str(progress) != heard or now - told >= 2):
+                if drive.on_progress and (str(progress) != heard or now - told >= 2):
                     heard, told = str(progress), now
-                    on_progress(f"{heard} ({now - started:.0f} s)")
+                    drive.on_progress(f"{heard} ({now - started:.0f} s)")
                 if code is not None:
                     return code
-                if timeout is not None and now - started > timeout:
+                if drive.timeout is not None and now - started > drive.timeout:
                     return None
     finally:
         kill_all(driver, run_id)

@@ -67,7 +67,9 @@ def _rows_of(source: Source, known: dict[str, Probe]) -> Iterator[CoverageRow]:
         yield from _rows(source, render(source.name, source.data, wanted, source.read).sites)
     if "layer-capture" not in wanted and b"EntryClass" in source.data:
         for heir in lineage.heirs(source):
-            yield CoverageRow(source.name, heir.qualname, "elsewhere", "no loop of its own", why={"layer-capture": heir.why})
+            yield CoverageRow(
+                source.name, heir.qualname, "elsewhere", "no loop of its own", why={"layer-capture": heir.why}
+            )
 
 
 def _rows(source: Source, sites: tuple[Site, ...]) -> Iterator[CoverageRow]:

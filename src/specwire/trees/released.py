@@ -41,14 +41,15 @@ def released(version: str, say: Callable[[str], None]) -> Path:
         place.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=place.parent, prefix=f".{version}.") as folder:
             unpacked = Path(folder) / "tree"
-            _unpack(_download(version, Path(folder)), unpacked)
-            _put(unpacked, place)
+            unpack(download(version, Path(folder)), unpacked)
+            put(unpacked, place)
     except OSError as error:
         raise SpecwireError(f"{place}: sglang {version} cannot be kept there ({error.strerror or error}).") from error
     return place
 
 
-def _download(version: str, folder: Path) -> Path:
+def download(version: str, folder: Path) -> Path:
+    """The release's wheel, fetched into the folder."""
     pip = ["pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
     done = own_module(*pip, *_WHEEL, f"--dest={folder}", f"sglang=={version}")
     wheels = list(folder.glob("*.whl"))
@@ -61,7 +62,8 @@ def _download(version: str, folder: Path) -> Path:
     return wheels[0]
 
 
-def _unpack(wheel: Path, place: Path) -> None:
+def unpack(wheel: Path, place: Path) -> None:
+    """Its files, without the libraries that come with it."""
     import zipfile
 
     try:
@@ -74,7 +76,7 @@ def _unpack(wheel: Path, place: Path) -> None:
         raise SpecwireError(f"{wheel.name}: no wheel ({error})") from error
 
 
-def _put(unpacked: Path, place: Path) -> None:
+def put(unpacked: Path, place: Path) -> None:
     """Into the cache in one step; another run that was first has put the same there."""
     try:
         unpacked.rename(place)
