@@ -177,7 +177,7 @@ def verify_tree(
 
     `out`: the directory for captures and the engine's log. `timeout`: seconds.
     """
-    from specwire.verify import Job, probes_of, verify
+    from specwire.verify import NEW_TOKENS, Job, probes_of, verify
 
     job = Job(
         tree=tree if isinstance(tree, Tree) else Tree.find(tree, python),
@@ -190,7 +190,7 @@ def verify_tree(
         engine_arguments=tuple(engine_arguments),
         probes=probes_of((), golden is not None),
         timeout=timeout,
-        new_tokens=2 if golden else 8,
+        new_tokens=NEW_TOKENS if golden else 8,
     )
     return Verdict.of(verify(job, Path(out).absolute(), progress, trained=trained))
 
