@@ -93,6 +93,18 @@ def test_every_architecture_equals_its_whole_model(name, experts, made, monkeypa
     assert len(wanted[0]) == layers + 1 and furthest(wanted, heard) <= 1e-6
 
 
+def test_what_stays_in_float32_does(made, tmp_path):
+    import torch
+    from safetensors.torch import load_file
+
+    tensors = load_file(made("glm4-moe") / "model.safetensors")
+    for name in [name for name in tensors if name.endswith("e_score_correction_bias")]:
+        tensors[name] = 1e-3 * torch.randn(tensors[name].shape, generator=torch.Generator().manual_seed(0)) + 1
+    target = shared(made("glm4-moe"), tmp_path / "biased", tensors)
+    _, heard = streamed(target, ("bfloat16",))
+    assert furthest(whole(target, "bfloat16"), heard, "bfloat16") == 0
+
+
 def test_an_expert_that_no_token_is_sent_to_is_not_read(made, monkeypatch):
     monkeypatch.setattr(stream, "WHOLE_EXPERTS", 0)
     read: list[str] = []
@@ -233,6 +245,26 @@ def test_a_quantised_checkpoint_is_what_its_numbers_say(name, kind, experts, mad
     assert furthest(whole(dense, "float32"), heard) <= 2e-6
     label = Checkpoint(narrow, read_config(narrow)).scheme.label
     assert ("fp8" in label) if kind == "fp8-blocks" else ("compressed-tensors" in label)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32", "float64"])
+def test_fours_are_what_compressed_tensors_makes_of_them(dtype, monkeypatch):
+    import torch
+    from kimi import _QUANTISED
+
+    from specwire.goldens import quantised as module
+
+    scheme = module.CompressedTensors(_QUANTISED, Path())
+    random = torch.Generator().manual_seed(0)
+    parts = {
+        "m.weight_packed": torch.randint(-(2**31), 2**31 - 1, (48, 16), dtype=torch.int32, generator=random),
+        "m.weight_scale": torch.rand(48, 4, generator=random).bfloat16(),
+        "m.weight_shape": torch.tensor([48, 128], dtype=torch.int32),
+    }
+    source = module.Dense("m.weight", tuple(parts), True)
+    quick = scheme.make(source, parts, getattr(torch, dtype))
+    monkeypatch.setattr(module, "_plain_fours", lambda *_: False)
+    assert torch.equal(quick, scheme.make(source, parts, getattr(torch, dtype)))
 
 
 def test_mxfp4_experts_are_what_their_numbers_say(made, tmp_path):

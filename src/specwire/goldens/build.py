@@ -75,7 +75,7 @@ def build_golden(
     if dtype not in WIDER:
         raise SpecwireError(f"dtype {dtype!r} cannot be built: choose one of {', '.join(WIDER)}")
 
-    checkpoint = Checkpoint(target, config)
+    checkpoint = Checkpoint(target, config, device)
     wider = WIDER[dtype]
     made_of = {
         "checkpoint": checkpoint.identity(), "config": config_hash(target), "prompts": prompts, "dtypes": [dtype, wider],
@@ -88,7 +88,6 @@ def build_golden(
         [dtype, wider],
         highest=max(wanted),
         watched=trained,
-        device=device,
         unfinished=unfinished,
         progress=progress,
     )

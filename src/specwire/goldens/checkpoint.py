@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from specwire.errors import SpecwireError, said
@@ -27,13 +28,16 @@ INDEX = "model.safetensors.index.json"
 class Checkpoint:
     """The tensors of a model's directory by name. `bytes_read` counts what was read of them, in bytes."""
 
-    def __init__(self, directory: Path, config: Mapping[str, Any]) -> None:
-        """Raises SpecwireError when there is no safetensors file, or a quantisation that cannot be undone."""
-        self.directory = directory
+    def __init__(self, directory: Path, config: Mapping[str, Any], device: str = "cpu") -> None:
+        """`device`: where what is read comes to lie.
+
+        Raises SpecwireError when there is no safetensors file, or a quantisation that cannot be undone.
+        """
+        self.directory, self.device = directory, device
         self.scheme: Scheme = scheme_of(config, directory)
-        self.bytes_read = 0
+        self.bytes_read, self._counting = 0, Lock()
         self._files: dict[str, TensorFile] = {}
-        self._expert: tuple[int, dict[tuple[str, ...], dict[str, torch.Tensor]]] = (-1, {})
+        self._expert: tuple[int, dict[str, torch.Tensor]] = (-1, {})
         self._where = self._listed()
 
     @cached_property
@@ -47,18 +51,19 @@ class Checkpoint:
         for name in names:
             file = self._file(name)
             found[name] = file.rows(name, first, count) if file.entry(name).shape else _scalar(file, name)
-            self.bytes_read += found[name].numel() * found[name].element_size()
-        return found
+            self._count(found[name])
+        return {name: tensor.to(self.device) for name, tensor in found.items()}
 
-    def expert(self, names: tuple[str, ...], number: int, *, stacked: bool) -> dict[str, torch.Tensor]:
-        """What is stored of one expert, `stacked` with the others or by itself. Kept until another's turn comes, so that
-        every prompt and precision that needs it has it of one reading."""
+    def expert(self, source: Dense, number: int, dtype: torch.dtype, *, stacked: bool) -> torch.Tensor:
+        """One expert's dense tensor, `stacked` with the others or by itself, in `dtype` where it was quantised. Kept until
+        another's turn comes, so that every prompt and precision that needs it has it of one reading."""
         if self._expert[0] != number:
             self._expert = number, {}
         held = self._expert[1]
-        if names not in held:
-            held[names] = self.parts(names, number, 1) if stacked else self.parts(names)
-        return held[names]
+        if source.name not in held:
+            stored = self.parts(source.parts, number, 1) if stacked else self.parts(source.parts)
+            held[source.name] = self.scheme.make(source, stored, dtype)
+        return held[source.name]
 
     def forget_expert(self) -> None:
         """Let go of the expert that was read last: the next layer has one of the same number."""
@@ -67,8 +72,8 @@ class Checkpoint:
     def rows(self, name: str, indices: list[int]) -> torch.Tensor:
         """Some rows of a tensor that is not quantised, in this order."""
         picked = self._file(name).pick(name, indices)
-        self.bytes_read += picked.numel() * picked.element_size()
-        return picked
+        self._count(picked)
+        return picked.to(self.device)
 
     def entry(self, name: str) -> Entry:
         """Element type and shape of a stored tensor."""
@@ -78,6 +83,10 @@ class Checkpoint:
         """Name, size in bytes and time of change (ns) of each shard that is there: another list, another checkpoint."""
         there = [self.directory / name for name in sorted(set(self._where.values())) if self._path(name).exists()]
         return [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in there]
+
+    def _count(self, tensor: torch.Tensor) -> None:
+        with self._counting:  # the next layer is read by a thread of its own
+            self.bytes_read += tensor.numel() * tensor.element_size()
 
     def _file(self, name: str) -> TensorFile:
         shard = self._where[name]

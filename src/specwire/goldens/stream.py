@@ -12,8 +12,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from specwire.goldens.resume import Unfinished
 
 WHOLE_EXPERTS = 256 << 20  # bytes: a layer's experts up to here are read together, beyond it one at a time
+LARGE = 1 << 16  # numbers: buffers that are made empty are smaller
 _EXPERT = re.compile(r"\.experts\.(\d+)\.")
 _NORMS = ("norm", "final_layernorm", "ln_f")
 Key = tuple[str, int]  # precision and number of a prompt
@@ -96,18 +99,20 @@ class Lane:
 class Streamed:
     """A target's model in one precision, without weights: they come by `enter` and go by `leave`, layer by layer."""
 
-    def __init__(self, checkpoint: Checkpoint, dtype: str, device: str, watched: Sequence[int]) -> None:
-        """`watched`: boundaries whose last addition is recorded too. Raises SpecwireError for an unknown model."""
+    def __init__(self, checkpoint: Checkpoint, dtype: str, made_in: torch.dtype, watched: Sequence[int]) -> None:
+        """`made_in`: the precision that quantised tensors are made dense in. `watched`: boundaries whose last addition is
+        recorded too. Raises SpecwireError for an unknown model."""
         import torch
         from transformers.conversion_mapping import get_model_conversion_mapping
 
-        self.checkpoint, self.name, self.device = checkpoint, dtype, device
+        self.checkpoint, self.name, self.device = checkpoint, dtype, checkpoint.device
+        self.made_in = made_in
         self.dtype: torch.dtype = getattr(torch, dtype)
         self.model = _skeleton(checkpoint.directory, self.dtype)
-        if device != "cpu":
+        if self.device != "cpu":
             for module in self.model.modules():
                 module._buffers.update(
-                    {key: value.to(device) for key, value in module._buffers.items() if value is not None}
+                    {key: value.to(self.device) for key, value in module._buffers.items() if value is not None}
                 )
         self.path, self.text, self.layers, self.norm = _parts(self.model)
         self.lane: Lane | None = None
@@ -115,6 +120,10 @@ class Streamed:
         self._mapping = get_model_conversion_mapping(self.model)
         self._renamings, self._converters = self._split_mapping()
         self._shapes = self.model.state_dict()
+        self._plan = {
+            re.compile(name.replace("*", ".*")): to for name, to in self.model._get_dtype_plan(self.dtype).items()
+        }
+        self._patterns: dict[str, dict[str, str | None]] = {}  # which of a conversion's sources a tensor is
         self._sources = self._by_target()
         self._targets = self._by_layer()
         self._lazy: list[_LazyExperts] = []
@@ -138,9 +147,9 @@ class Streamed:
         """What is in no layer: norms and projections beside them. Of embeddings only rows are read, when they are used."""
         return [source for target in self._outside() for source in self._sources[target]]
 
-    def begin(self, parts: Mapping[str, torch.Tensor]) -> None:
-        """Fill what is in no layer with weights made of the stored `parts`, which hold all that `needs_first` names."""
-        self._load({source.name: source for source in self.needs_first()}, self._outside(), parts)
+    def begin(self, stored: Stored) -> None:
+        """Fill what is in no layer of what is `stored`, which is all that `needs_first` names."""
+        self._load(self._outside(), stored)
 
     def _outside(self) -> list[str]:
         body = f"{self.path}." if self.path else ""
@@ -153,17 +162,18 @@ class Streamed:
 
     def needs(self, layer: int) -> list[Dense]:
         """The dense tensors of a layer that are read together: all but experts that come one at a time."""
-        lazy = {target for target in self._of_layer(layer) if self._is_lazy(target)}
-        found = {s.name: s for target in self._of_layer(layer) if target not in lazy for s in self._sources[target]}
-        return list(found.values())
+        return [
+            source for target in self._of_layer(layer) if not self._is_lazy(target) for source in self._sources[target]
+        ]
 
-    def enter(self, layer: int, parts: Mapping[str, torch.Tensor]) -> None:
-        """Fill a layer with weights made of the stored `parts`, which hold all that `needs` names."""
-        lazy = [target for target in self._of_layer(layer) if self._is_lazy(target)]
-        targets = [target for target in self._of_layer(layer) if target not in lazy]
-        self._load({source.name: source for source in self.needs(layer)}, targets, parts)
-        for target in lazy:
-            self._lazy.append(_LazyExperts(self, target))
+    def by_expert(self, layer: int) -> bool:
+        """Whether experts of a layer come one at a time."""
+        return any(self._is_lazy(target) for target in self._of_layer(layer))
+
+    def enter(self, layer: int, stored: Stored) -> None:
+        """Fill a layer of what is `stored`, which is all that `needs` names."""
+        self._load([target for target in self._of_layer(layer) if not self._is_lazy(target)], stored)
+        self._lazy = [_LazyExperts(self, target) for target in self._of_layer(layer) if self._is_lazy(target)]
 
     def leave(self, layer: int) -> None:
         """Let go of a layer's weights."""
@@ -181,51 +191,58 @@ class Streamed:
         """One expert of a stacked parameter, converted as the whole would be."""
         sources = self._sources[target]
         own = [source for source in sources if (match := _EXPERT.search(source.name)) and int(match[1]) == number]
-        parts = {}
-        for source in own or sources:
-            stored = self.checkpoint.expert(source.parts, number, stacked=not own)
-            parts[source.name] = self.checkpoint.scheme.make(source, stored, self.dtype)
-        return self._converted(target, parts)[0].to(device=self.device, dtype=self.dtype)
+        dense = {
+            source.name: self.checkpoint.expert(source, number, self.made_in, stacked=not own)
+            for source in own or sources
+        }
+        return self._converted(target, dense)[target][0]
 
-    def _converted(self, target: str, parts: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """What transformers' own conversion makes of the tensors of one parameter."""
-        from transformers.core_model_loading import WeightConverter, rename_source_key
+    def _load(self, targets: Sequence[str], stored: Stored) -> None:
+        import torch
 
-        converter: Any = None
-        for name, tensor in parts.items():
-            renamed, pattern = rename_source_key(
-                name, self._renamings, self._converters, self.model.base_model_prefix, self._shapes
-            )
-            if pattern is None:
-                return tensor
-            if converter is None:
-                origin = next(each for each in self._converters if pattern in each.source_patterns)
-                converter = deepcopy(origin)
-            assert isinstance(converter, WeightConverter)
-            converter.add_tensor(renamed, name, pattern, tensor)
-        made = converter.convert(target, model=self.model, config=self.model.config)
-        value = made[target]
-        return value[0] if isinstance(value, list) else value
+        for target in targets:
+            dense = {source.name: stored.dense(source) for source in self._sources[target]}
+            for name, value in self._converted(target, dense).items():
+                holder, _, last = name.rpartition(".")
+                module, wants = self.model.get_submodule(holder), self._shapes[name]
+                if value.shape != wants.shape:
+                    raise SpecwireError(
+                        f"{self.checkpoint.directory}: {name} has shape {list(value.shape)}, and the config makes it "
+                        f"{list(wants.shape)}"
+                    )
+                if last in module._buffers:
+                    module._buffers[last] = value
+                else:
+                    module._parameters[last] = torch.nn.Parameter(value, requires_grad=False)
 
-    def _load(self, sources: Mapping[str, Dense], targets: Sequence[str], parts: Mapping[str, torch.Tensor]) -> None:
-        from transformers.core_model_loading import convert_and_load_state_dict_in_model
-        from transformers.modeling_utils import LoadStateDictConfig
+    def _converted(self, target: str, dense: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """What transformers' own conversion makes of the tensors of one parameter, by name: it may make several of one.
 
-        where = self.checkpoint.directory
-        dense = {}
-        for name, source in sources.items():
-            dense[name] = self.checkpoint.scheme.make(source, {part: parts[part] for part in source.parts}, self.dtype)
-        settings = LoadStateDictConfig(weight_mapping=self._mapping, dtype=self.dtype, device_map={"": self.device})
-        info, _ = convert_and_load_state_dict_in_model(self.model, dense, settings)
-        if info.conversion_errors:
-            name, why = next(iter(info.conversion_errors.items()))
-            raise SpecwireError(f"{where}: {name} cannot be converted: {str(why).strip().splitlines()[-1]}")
-        if info.mismatched_keys:
-            name, has, wants = next(iter(info.mismatched_keys))
-            raise SpecwireError(f"{where}: {name} has shape {list(has)}, and the config makes it {list(wants)}")
-        parameters = dict(self.model.named_parameters())
-        if missing := sorted(name for name in targets if name in parameters and parameters[name].is_meta):
-            raise SpecwireError(f"{where}: {missing[0]} was not filled by {', '.join(sources)[:200]}")
+        Each is first taken to the precision that the parameter has, as transformers does.
+        """
+        from transformers.core_model_loading import WeightConverter
+
+        to = self._precision(target)
+        dense = {name: tensor.to(to) if tensor.is_floating_point() else tensor for name, tensor in dense.items()}
+        patterns = self._patterns[target]
+        if not any(patterns.values()):
+            (value,) = dense.values()
+            return {target: value}
+        origin = next(each for each in self._converters if next(iter(patterns.values())) in each.source_patterns)
+        converter: WeightConverter = deepcopy(origin)
+        for name, tensor in dense.items():
+            converter.add_tensor(target, name, patterns[name], tensor)
+        try:
+            made = converter.convert(target, model=self.model, config=self.model.config)
+        except Exception as error:
+            why = (str(error).strip() or type(error).__name__).splitlines()[-1]
+            raise SpecwireError(f"{self.checkpoint.directory}: {target} cannot be converted: {why}") from error
+        return {name: value[0] if isinstance(value, list) else value for name, value in made.items()}
+
+    def _precision(self, target: str) -> torch.dtype:
+        """Of a parameter: some stay in float32 whatever the model is run in."""
+        kept = self._shapes[target].dtype
+        return next((to for pattern, to in self._plan.items() if pattern.search(target)), kept)
 
     def missing(self, layers: int) -> list[str]:
         """Parameters of the first `layers` layers that nothing in the checkpoint fills: they would be random."""
@@ -251,12 +268,13 @@ class Streamed:
 
         prefix = self.model.base_model_prefix
         found: dict[str, list[Dense]] = {}
-        for name, source in sorted(self.checkpoint.dense.items()):
-            target, _ = rename_source_key(name, self._renamings, self._converters, prefix, self._shapes)
+        for name, source in sorted(self.checkpoint.dense.items(), key=lambda pair: _natural(pair[0])):
+            target, pattern = rename_source_key(name, self._renamings, self._converters, prefix, self._shapes)
             if target not in self._shapes and name in self._shapes:
-                target = name
+                target, pattern = rename_source_key(name, [], [], prefix, self._shapes)
             if target in self._shapes:
                 found.setdefault(target, []).append(source)
+                self._patterns.setdefault(target, {})[name] = pattern
         return found
 
     def _split_mapping(self) -> tuple[list[Any], list[Any]]:
@@ -288,7 +306,7 @@ class Streamed:
         shape = self._shapes[target].shape
         if len(shape) != 3 or shape[0] != module.num_experts:
             return False
-        return self._shapes[target].numel() * self.dtype.itemsize > WHOLE_EXPERTS
+        return self._shapes[target].numel() * self.made_in.itemsize > WHOLE_EXPERTS
 
     def _embeddings(self) -> Iterator[tuple[str, Any]]:
         import torch
@@ -392,14 +410,34 @@ class Streamed:
             )
         (source,) = sources
         if source.quantised:
-            whole = self.checkpoint.scheme.make(source, self.checkpoint.parts(source.parts), self.dtype)
-            rows = whole[wanted.cpu()]
+            whole = self.checkpoint.scheme.make(source, self.checkpoint.parts(source.parts), self.made_in)
+            rows = whole[wanted]
         else:
             rows = self.checkpoint.rows(source.name, wanted.tolist())
         kept = module._parameters["weight"].dtype
         module._parameters["weight"] = torch.nn.Parameter(rows.to(device=self.device, dtype=kept), requires_grad=False)
         module.padding_idx = None
         return (places, *args[1:])
+
+
+class Stored:
+    """What was read of a layer, made dense when it is asked for, and let go of when it is asked for the last time."""
+
+    def __init__(
+        self, checkpoint: Checkpoint, parts: dict[str, torch.Tensor], dtype: torch.dtype, readers: int
+    ) -> None:
+        """`dtype`: what quantised tensors are made in. `readers`: how many times each is asked for."""
+        self._checkpoint, self._parts, self._dtype, self._readers = checkpoint, parts, dtype, readers
+        self._made: dict[str, tuple[torch.Tensor, int]] = {}
+
+    def dense(self, source: Dense) -> torch.Tensor:
+        made, times = self._made.pop(source.name, (None, self._readers))
+        if made is None:
+            parts = {name: self._parts.pop(name) for name in source.parts}
+            made = self._checkpoint.scheme.make(source, parts, self._dtype)
+        if times > 1:
+            self._made[source.name] = made, times - 1
+        return made
 
 
 class _LazyExperts:
@@ -435,23 +473,23 @@ def run(
     *,
     highest: int,
     watched: Sequence[int],
-    device: str = "cpu",
     unfinished: Unfinished | None = None,
     progress: Progress = silent,
 ) -> dict[Key, Heard]:
     """Every boundary up to `highest` of every prompt in every precision, by (dtype, prompt), in one pass over the disk.
 
-    `unfinished` keeps what has been recorded after each layer, and knows what an earlier run has: those layers are not
-    computed again, where the model hands on nothing but its stream.
+    `dtypes` go from narrow to wide. `unfinished` keeps what has been recorded after each layer, and knows what an earlier
+    run has: those layers are not computed again, where the model hands on nothing but its stream.
 
     Raises SpecwireError for a model that transformers does not know, for weights that are missing, wrongly shaped or
     not finite, and for a shard that is not there.
     """
     import torch
 
+    widest = getattr(torch, dtypes[-1])
     models = []
     for dtype in dtypes:
-        model = Streamed(checkpoint, dtype, device, [k for k in watched if k <= highest])
+        model = Streamed(checkpoint, dtype, widest, [k for k in watched if k <= highest])
         model.highest = highest
         if gone := model.missing(highest):
             raise SpecwireError(
@@ -459,10 +497,9 @@ def run(
             )
         models.append(model)
     with torch.inference_mode(), ThreadPoolExecutor(1) as reader:
-        stored = checkpoint.parts({part for model in models for source in model.needs_first() for part in source.parts})
+        stored = Stored(checkpoint, checkpoint.parts(_parts_of(models[0].needs_first())), widest, len(models))
         for model in models:
             model.begin(stored)
-        del stored
         lanes = [Lane(model, ids, f"{model.name} {number}") for model in models for number, ids in enumerate(prompts)]
         keys = [(model.name, number) for model in models for number in range(len(prompts))]
         if unfinished and (earlier := unfinished.earlier(keys, progress)):
@@ -493,31 +530,35 @@ def _pass(
     first = lanes[0].known
     for lane in lanes:
         lane.go_on()  # to the first layer that is not known, or the end
-    coming = _read(checkpoint, models, first, highest, reader)
+    coming = _read(checkpoint, models[0], first, highest, reader)
     for layer in range(first, highest):
         progress(f"layer {layer + 1}/{highest}, {checkpoint.bytes_read / 2**30:.2f} GiB read", layer / highest)
-        parts = coming.result()
-        for model in models:
-            model.enter(layer, parts)
-        del parts
-        coming = _read(checkpoint, models, layer + 1, highest, reader)
-        _through(layer, lanes)
+        stored = Stored(checkpoint, coming.result(), models[0].made_in, len(models))
+        coming = _read(checkpoint, models[0], layer + 1, highest, reader)
+        # Experts are read once for all, so that all must be there; any other layer is held in one precision at a time.
+        together = [models] if models[0].by_expert(layer) else [[model] for model in models]
+        for group in together:
+            for model in group:
+                model.enter(layer, stored)
+            _through(layer, [lane for lane in lanes if lane.model in group])
+            for model in group:
+                model.leave(layer)
         checkpoint.forget_expert()
-        for model in models:
-            model.leave(layer)
         if unfinished:
             traits = [model.traits for model in models]
             unfinished.keep(layer + 1, heard, {name: value for each in traits for name, value in each.items()})
 
 
 def _read(
-    checkpoint: Checkpoint, models: Sequence[Streamed], layer: int, highest: int, reader: ThreadPoolExecutor
+    checkpoint: Checkpoint, model: Streamed, layer: int, highest: int, reader: ThreadPoolExecutor
 ) -> Future[dict[str, torch.Tensor]]:
     """Read a layer's stored tensors while the one before is computed."""
-    names = sorted(
-        {part for model in models for source in model.needs(layer) for part in source.parts} if layer < highest else ()
-    )
+    names = _parts_of(model.needs(layer)) if layer < highest else []
     return reader.submit(checkpoint.parts, names)
+
+
+def _parts_of(sources: Sequence[Dense]) -> list[str]:
+    return [part for source in sources for part in source.parts]
 
 
 def _through(layer: int, lanes: Sequence[Lane]) -> None:
@@ -532,7 +573,6 @@ def _through(layer: int, lanes: Sequence[Lane]) -> None:
 
 def _skeleton(target: Path, dtype: torch.dtype) -> Any:
     """The target's model with parameters on the meta device and real buffers."""
-    import torch
     import transformers
 
     transformers.utils.logging.set_verbosity_error()
@@ -547,23 +587,49 @@ def _skeleton(target: Path, dtype: torch.dtype) -> Any:
                 del part.quantization_config
             part._experts_implementation = "eager"
         auto = next((kind for kind in _AUTO if type(config) in getattr(transformers, kind)._model_mapping), _AUTO[0])
-        register = torch.nn.Module.register_parameter
-
-        def on_meta(module: Any, name: str, parameter: Any) -> None:
-            moved = None if parameter is None else torch.nn.Parameter(parameter.to("meta"), requires_grad=False)
-            register(module, name, moved)
-
-        torch.nn.Module.register_parameter = on_meta  # type: ignore[method-assign]
-        try:
+        with _without_weights():
             return getattr(transformers, auto).from_config(config, dtype=dtype, trust_remote_code=False).eval()
-        finally:
-            torch.nn.Module.register_parameter = register  # type: ignore[method-assign]
     except Exception as error:
         first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise SpecwireError(
             f"transformers cannot load the target {target}: {first}. A golden can also come from training data or from the "
             "engine's own dump: see specwire golden import --help"
         ) from error
+
+
+@contextmanager
+def _without_weights() -> Iterator[None]:
+    """Modules that are made here have their parameters on the meta device, not initialised, and their buffers real.
+
+    A parameter is made before a module has it, and one of all experts may be larger than the memory: what is made empty
+    and is large is taken for one.
+    """
+    import torch
+    from torch.overrides import TorchFunctionMode
+    from transformers.modeling_utils import PreTrainedModel
+
+    class Large(TorchFunctionMode):
+        def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            kwargs = kwargs or {}
+            if function is torch.empty and kwargs.get("device") is None:
+                shape = args[0] if len(args) == 1 and isinstance(args[0], (tuple, list)) else args or kwargs["size"]
+                if prod(shape) > LARGE:
+                    kwargs = {**kwargs, "device": "meta"}
+            return function(*args, **kwargs)
+
+    def on_meta(module: Any, name: str, parameter: Any) -> None:
+        moved = None if parameter is None else torch.nn.Parameter(parameter.to("meta"), requires_grad=False)
+        register(module, name, moved)
+
+    register, initialise = torch.nn.Module.register_parameter, PreTrainedModel.initialize_weights
+    torch.nn.Module.register_parameter = on_meta  # type: ignore[method-assign]
+    PreTrainedModel.initialize_weights = lambda model, *_: None
+    try:
+        with Large():
+            yield
+    finally:
+        torch.nn.Module.register_parameter = register  # type: ignore[method-assign]
+        PreTrainedModel.initialize_weights = initialise
 
 
 def _parts(model: Any) -> tuple[str, Any, Any, Any]:
@@ -582,6 +648,11 @@ def _parts(model: Any) -> tuple[str, Any, Any, Any]:
     raise SpecwireError(
         f"no decoder layers with a final norm found in {type(model).__name__}: this architecture is not supported by golden build"
     )
+
+
+def _natural(name: str) -> list[tuple[bool, int, str]]:
+    """Orders names so that expert 10 comes after expert 9: experts are stacked in this order."""
+    return [(part.isdigit(), int(part) if part.isdigit() else 0, part) for part in name.split(".")]
 
 
 def _keeps(value: Any) -> bool:
