@@ -7,12 +7,15 @@ EAGLE3_CAPTURE_BOUNDARIES  which boundaries hidden-state-dump keeps: `all` (defa
 EAGLE3_CAPTURE_LIMIT=8G    what one process writes at most, in bytes or with K, M, G, T (0: no limit)
 EAGLE3_DEBUG_RANKS=0,1     only these ranks report (all take part in collectives)
 EAGLE3_DEBUG_STEPS=N       only the first N steps of each site are reported
+EAGLE3_GRAPH_MEMORY=512M   what the buffers for graphs may take on the device: with more, that graph is not seen
+EAGLE3_GRAPH_ROWS=1024     how many rows of a graph they hold: a replay of more is not seen
 
 Set them alike on every rank and every node: reading a stream can be a collective, and a rank that does not take
 part would have the others wait for ever.
 
 A tap never raises into the engine, never changes what it is shown, keeps nothing of a batch alive but its ids, and
-neither syncs nor prints while a graph is being captured: what it could not see goes into DIR/rank<R>/blind.jsonl.
+neither syncs, prints nor allocates while a graph is being captured: there it copies into a buffer of its own, which is
+read after each replay. What it could not see goes into DIR/rank<R>/blind.jsonl.
 DIR has to be this user's own; no link in it is followed. Each process writes files of its own name. Python 3.10.
 """
 
@@ -62,10 +65,13 @@ on = DEBUG or CAPTURE_DIR is not None
 
 _RANKS = _BOUNDARIES = _STEPS = None
 _LIMIT = 8 << 30
+_GRAPH_MEMORY, _GRAPH_ROWS = 512 << 20, 1024
 try:
     _RANKS, _BOUNDARIES = _numbers("EAGLE3_DEBUG_RANKS"), _numbers("EAGLE3_CAPTURE_BOUNDARIES")
     _STEPS = int(os.environ.get("EAGLE3_DEBUG_STEPS") or 0) or None
     _LIMIT = _bytes("EAGLE3_CAPTURE_LIMIT", _LIMIT)
+    _GRAPH_MEMORY = _bytes("EAGLE3_GRAPH_MEMORY", _GRAPH_MEMORY)
+    _GRAPH_ROWS = int(os.environ.get("EAGLE3_GRAPH_ROWS") or _GRAPH_ROWS)
     CAPTURE_DIR = CAPTURE_DIR and os.path.abspath(CAPTURE_DIR)
 except (ValueError, OverflowError, OSError) as _error:
     _say(f"[EAGLE3-DEBUG] setting not understood, everything is reported: {_error}")
@@ -117,6 +123,11 @@ def fc_before(model, hidden, embeds, **batch):
 def fc_after(model, hidden, **batch):
     """What the width test made of it: projected, or passed on as it was."""
     _tap("draft-fc", _fc_after, model, hidden, batch)
+
+
+def graph(what):
+    """Decorator of what `captures` a graph, or `replays` some for a batch. Silent: the very function it is given."""
+    return {"captures": _captures, "replays": _replays}[what] if on else lambda function: function
 
 
 # --- one function per site -----------------------------------------------------------------------
@@ -188,8 +199,12 @@ def _draft_input(site, model, hidden, embeds, batch):
 
 
 def _fc_before(site, hidden):
-    # A copy on the host, where it is to be written at all: the states themselves are the engine's to free.
-    copy = hidden.detach().to("cpu", copy=True) if CAPTURE_DIR else None
+    # A copy, where it is to be written at all: the states themselves are the engine's to free.
+    copy = None
+    if CAPTURE_DIR and _tape is not None:
+        copy = _tape.keep("draft-fc input", hidden.detach())
+    elif CAPTURE_DIR:
+        copy = hidden.detach().to("cpu", copy=True)
     _projected["input"] = (weakref.ref(hidden), hidden.shape[-1], copy)
 
 
@@ -199,12 +214,15 @@ def _fc_after(site, model, hidden, batch):
     before, width, copy = _projected.pop("input")
     ran = hidden is not before()
     note = "fc ran" if ran else f"fc did not run: the states are already {width} wide"
-    _report(site, _next_step(site), {"input": copy, "output": hidden}, batch, model=model, note=note, fc_ran=ran)
+    kept = {} if copy is None else {"input": copy}
+    _report(site, _next_step(site), {"output": hidden}, batch, model=model, note=note, kept=kept, fc_ran=ran)
 
 
 def _remember(batch):
     global _latest
     _latest = _facts(batch)
+    if _tape is not None:
+        _tape.copied.clear()
 
 
 def _entry(collected, number):
@@ -222,12 +240,23 @@ def _tap(site, look, *args):
         _compiled(site)
         return
     try:
-        if _capturing():
+        capturing = _capturing()
+        if _tape is not None:
+            _tape.capturing = capturing
+            look(site, *args)
+        elif capturing:
             _blind(site, "cuda-graph", "ran while a graph was captured; its replays are not seen")
         elif not _engine_captures():  # else the warm-up before a capture, whose rows are made up
+            _read()
             look(site, *args)
+    except _Blind as error:
+        _blind(site, *error.args)
     except Exception as error:
         _blind(site, "error", f"{type(error).__name__}: {error}")
+
+
+class _Blind(Exception):
+    """A reason and a detail: why something cannot be seen."""
 
 
 _ACCELERATORS = ("cuda", "npu", "xpu", "musa", "mlu", "hpu", "gcu")
@@ -283,12 +312,13 @@ def _next_step(site):
 # --- reporting -----------------------------------------------------------------------------------
 
 
-def _report(site, step, tensors, batch, boundary=None, model=None, note=None, width=None, **extra):
+def _report(site, step, tensors, batch, boundary=None, model=None, note=None, width=None, kept=None, **extra):
     rank, world = _rank()
-    if (_RANKS is not None and rank not in _RANKS) or (_STEPS is not None and step >= _STEPS):
+    if _RANKS is not None and rank not in _RANKS:
         return
     mode, rows = _facts(batch) if isinstance(batch, dict) else batch
     tensors = {name: value.detach() for name, value in tensors.items() if isinstance(value, torch.Tensor)}
+    shift = 1 if _named_before(batch) else 0
     about = {
         "schema": "specwire.capture/1",
         "site": site,
@@ -298,12 +328,27 @@ def _report(site, step, tensors, batch, boundary=None, model=None, note=None, wi
         "mode": mode,
         "graph": "eager",
         "boundary": boundary,
-        "captured": _ids(getattr(model, "layers_to_capture", None), 1 if _named_before(batch) else 0),
+        "captured": _ids(getattr(model, "layers_to_capture", None), shift),
         "note": note,
         "pid": os.getpid(),
         "model": type(model).__name__ if model is not None else None,
         **extra,
     }
+    if _tape is not None:
+        now = None if model is None else (weakref.ref(model), shift)
+        _tape.record(about, tensors, kept or {}, rows, width, now)
+        return
+    tensors |= kept or {}
+    if _live is not None:
+        tensors, rows = _live.rows_of(tensors, rows)
+    _emit(about, tensors, rows, width)
+
+
+def _emit(about, tensors, rows, width):
+    """To what is asked for: the line, the file."""
+    site = about["site"]
+    if _STEPS is not None and about["step"] >= _STEPS:
+        return
     if (given := _other_rows(tensors, rows)) is not None:
         about["shard"] = given
     for wanted, sink in ((DEBUG, _print), (CAPTURE_DIR, _save)):
@@ -371,6 +416,8 @@ def _line(about, tensors, rows, width):
         fields["slots"] = "[" + ", ".join(_listed(each) for each in taken[2 : 2 + len(parts)]) + "]"
     if "shard" in about:
         fields["shard"] = f"{value.shape[0]}/{about['shard']}"
+    if about["graph"] != "eager":
+        fields["graph"] = about["graph"]
     if about["note"]:
         fields["note"] = repr(about["note"])
     return "[EAGLE3-DEBUG] " + " ".join(f"{name}={text}" for name, text in fields.items())
@@ -423,6 +470,235 @@ def _rank():
 
 
 _known_rank = None
+
+# --- graphs: kept while one is captured, read after each replay ------------------------------------
+#
+# The engine runs a forward twice before it captures it. These warm-ups tell what the taps will keep, so that buffers are
+# there before the capture. In the capture a tap copies into them, and the copies become operations of the graph. Graphs
+# share the buffers: one replays at a time, and is read at once. A count that each graph raises tells which one it was,
+# and whether one was missed.
+
+_tape = None  # what is recorded in the capture under way
+_live = None  # the batch whose replay is under way
+_tapes = []
+_buffers = {}  # (place in the forward, what it is of, device) -> bytes
+_counts = {}  # device -> how often each tape's graph has run
+_TAPES = 1024
+_BY_TOKEN = ("token_ids", "positions")
+
+
+class _Tape:
+    """What the taps of one graph keep, in the order of its forward."""
+
+    def __init__(self):
+        self.capturing = False
+        self.planned = []  # in the warm-ups: each buffer that will be needed
+        self.copied = {}  # rows of this forward that have been kept: where they lie -> the buffer
+        self.entries, self.kept, self.seen = [], 0, 0
+        self.device, self.number, self.refused = None, len(_tapes), None
+
+    def keep(self, name, value):
+        """In a warm-up `value` itself; in the capture a buffer that holds its rows after each replay."""
+        value = value[..., :_GRAPH_ROWS] if name in _BY_TOKEN else value[:_GRAPH_ROWS]
+        if not self.capturing:
+            self.planned.append((name, str(value.device), value.numel() * value.element_size()))
+            self._provide(value.device)
+            return value
+        buffer = _buffers.get((self.kept, name, str(value.device)))
+        size = value.numel() * value.element_size()
+        if self.refused or self.device is None or buffer is None or len(buffer) < size:
+            raise _Blind(*(self.refused or ("cuda-graph", "captured otherwise than in the warm-ups before")))
+        if not self.kept:
+            _counts[self.device][self.number : self.number + 1].add_(1)
+        self.kept += 1
+        return buffer[:size].view(value.dtype).view(value.shape).copy_(value)
+
+    def _provide(self, device):
+        """Buffers for one forward, once two in a row were alike. None where all together would be too large."""
+        half, odd = divmod(len(self.planned), 2)
+        if odd or self.planned[:half] != self.planned[half:]:
+            return
+        wanted = {(place, *each[:2]): each[2] for place, each in enumerate(self.planned[:half])}
+        missing = {key: size for key, size in wanted.items() if len(_buffers.get(key, ())) < size}
+        total = sum(len(each) for key, each in _buffers.items() if key not in missing) + sum(missing.values())
+        free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" and missing else None
+        self.refused = None
+        if total > _GRAPH_MEMORY or (free is not None and sum(missing.values()) > free // 2):
+            bound = f"EAGLE3_GRAPH_MEMORY={_GRAPH_MEMORY}" if total > _GRAPH_MEMORY else f"half of the {free} left"
+            self.refused = "graph-memory", f"its buffers would take {total} bytes of the device, more than {bound}"
+        elif self.number >= _TAPES:
+            self.refused = "cuda-graph", f"more than {_TAPES} graphs"
+        else:
+            with torch.inference_mode(False):
+                for key, size in missing.items():
+                    _buffers[key] = torch.empty(size, dtype=torch.uint8, device=device)
+                if device not in _counts:
+                    _counts[device] = torch.zeros(_TAPES, dtype=torch.int64, device=device)
+            self.device = device
+            self.total = total
+
+    def record(self, about, tensors, kept, rows, width, model):
+        """One tap of the forward. Its batch's rows, static ones, are kept as the graph saw them."""
+        ids = {name: self._row(name, rows[name]) for name in _BY_TOKEN if name in rows}
+        names = f"{about['site']} {about['boundary']} "
+        held = {**kept, **{name: self.keep(names + name, value) for name, value in tensors.items()}}
+        if self.capturing:
+            tokens, requests = _shape(rows)
+            counts = {name: value.shape[0] for name, value in tensors.items()}
+            counts |= dict.fromkeys(kept, tokens)
+            self.entries.append((about, held, ids, width, counts, tokens, requests, model))
+
+    def _row(self, name, value):
+        """The same ids go by at every tap of a forward, and are kept once."""
+        where = (value.data_ptr(), tuple(value.shape), value.dtype)
+        if where not in self.copied:
+            self.copied[where] = self.keep(name, value)
+        return self.copied[where]
+
+    def report(self):
+        """Everything that the replay left, without its padding."""
+        steps = {}
+        for about, held, ids, width, counts, tokens, requests, model in self.entries:
+            site = about["site"]
+            try:
+                if (site, about["step"]) not in steps:
+                    steps[site, about["step"]] = _next_step(site)
+                alive = _live.alive(tokens, requests)
+                cut = {name: _cut(value, counts[name], alive) for name, value in held.items()}
+                rows = {name: _cut(value, tokens, alive, -1) for name, value in ids.items()}
+                rows |= {name: value for name, value in _live.rows.items() if name not in _BY_TOKEN}
+                now = None if model is None else _ids(getattr(model[0](), "layers_to_capture", None), model[1])
+                more = {} if now == about["captured"] else {"captured_now": now}
+                more |= {"mode": _live.mode or about["mode"], "graph": "replay", "graph_rows": tokens}
+                if all(value.shape[0] for value in cut.values()):
+                    _emit({**about, **more, "step": steps[site, about["step"]]}, cut, rows, width)
+            except _Blind as error:
+                _blind(site, *error.args)
+            except Exception as error:
+                _blind(site, "error", f"{type(error).__name__}: {error}")
+
+
+class _Live:
+    """The batch that graphs are replayed for: its mode, its own rows, how many tokens and requests it has."""
+
+    def __init__(self, batch):
+        ids, positions = getattr(batch, "input_ids", None), getattr(batch, "positions", None)
+        self.mode, self.rows = _facts({"forward_batch": batch, "input_ids": ids, "positions": positions})
+        self.tokens = ids.shape[0] if isinstance(ids, torch.Tensor) else None
+        self.requests = getattr(batch, "batch_size", None)
+        self.shape = None  # of the graph that was read last: its tokens
+
+    def alive(self, tokens, requests):
+        """{rows of the graph's shape: how many of them are no padding}."""
+        found = {requests: self.requests}
+        each = tokens // requests if tokens and requests else None
+        alike = None if each is None or self.requests is None else each * self.requests
+        # A step of the draft has as many tokens for each request, whatever the batch came with.
+        found[tokens] = alike if self.mode == "DECODE" or self.tokens is None else self.tokens
+        return {rows: count for rows, count in found.items() if rows is not None and count is not None}
+
+    def rows_of(self, tensors, rows):
+        """What an eager tap sees while a graph's replay is under way may be padded, too."""
+        tokens, requests = _shape(rows)
+        alive = self.alive(tokens, requests)
+        if self.shape is not None and self.tokens is not None:
+            alive.setdefault(self.shape, self.tokens)
+        fit = {name: value[: alive.get(value.shape[0], value.shape[0])] for name, value in tensors.items()}
+        own = {name: value[..., : alive.get(value.shape[-1], value.shape[-1])] for name, value in rows.items()}
+        return fit, own
+
+
+def _shape(rows):
+    """(tokens, requests) of a batch's rows; None where they do not tell."""
+    ids = rows.get("token_ids", _latest[1].get("token_ids"))
+    requests = next((rows[name] for name in ("seq_lens", "req_pool_indices", "extend_seq_lens") if name in rows), None)
+    return None if ids is None else ids.shape[-1], None if requests is None else requests.shape[0]
+
+
+def _cut(value, count, alive, axis=0):
+    """Of `count` rows, of which `value` holds the first ones, those that are no padding."""
+    if count not in alive:
+        raise _Blind("cuda-graph", f"{count} rows of a graph: which of them are padding cannot be told")
+    if alive[count] > value.shape[axis]:
+        detail = f"a replay of {alive[count]} rows; buffers hold EAGLE3_GRAPH_ROWS={_GRAPH_ROWS}"
+        raise _Blind("graph-memory", detail)
+    return value.narrow(axis, 0, alive[count])
+
+
+def _captures(function):
+    @functools.wraps(function)
+    def run(*args, **kwargs):
+        global _tape, _latest
+        outer, before, latest, _tape = _tape, dict(_steps), _latest, _Tape()
+        try:
+            return function(*args, **kwargs)
+        finally:
+            done, _tape, _latest = _tape, outer, latest
+            _steps.clear()
+            _steps.update(before)
+            _captured_one(done)
+
+    return run
+
+
+def _captured_one(tape):
+    try:
+        if tape.entries:
+            tape.copied.clear()
+            tape.seen = int(_counts[tape.device][tape.number])
+            _tapes.append(tape)
+            if DEBUG and tape.total > getattr(_captured_one, "said", 0):
+                _captured_one.said = tape.total
+                _say(
+                    f"[EAGLE3-DEBUG] buffers for what graphs replay take {tape.total / (1 << 20):.1f} MB of the device"
+                )
+    except Exception as error:
+        _blind("graph-replay", "error", f"{type(error).__name__}: {error}")
+
+
+def _replays(function):
+    @functools.wraps(function)
+    def run(*args, **kwargs):
+        global _live, _latest
+        outer = _live
+        try:
+            _read()  # what ran outside of any such function is nobody's to tell
+            batch = next(each for each in (*args[1:], *kwargs.values()) if hasattr(each, "forward_mode"))
+            _live = _Live(batch)
+            _latest = (_live.mode, _live.rows)
+        except Exception as error:
+            _blind("graph-replay", "error", f"{type(error).__name__}: {error}")
+        try:
+            result = function(*args, **kwargs)
+            _read()
+            return result
+        finally:
+            _live = outer
+
+    return run
+
+
+def _read():
+    """Report what was replayed since the last look. Each once, or it is said that it was missed."""
+    try:
+        if not _tapes:
+            return
+        ran = []
+        for device, counts in _counts.items():
+            now = counts.tolist()
+            for tape in _tapes:
+                if tape.device == device:
+                    ran += [tape] * (now[tape.number] - tape.seen)
+                    tape.seen = now[tape.number]
+        if len(ran) == 1 and _live is not None:
+            _live.shape = ran[0].entries[0][5]
+            ran[0].report()
+        else:
+            for site in {entry[0]["site"] for tape in ran for entry in tape.entries}:
+                _blind(site, "graph-gap", "graphs were replayed where nothing reads what they left, or two at a time")
+    except Exception as error:
+        _blind("graph-replay", "error", f"{type(error).__name__}: {error}")
+
 
 # --- safetensors, written plainly: the engine's environment need not have the package -------------
 

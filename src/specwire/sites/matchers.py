@@ -13,6 +13,7 @@ import libcst as cst
 from specwire.probe import Absent, Unrecognised
 from specwire.sites import streams
 from specwire.sites.bindings import readable, reading
+from specwire.sites.graphs import graph_seams
 from specwire.sites.growth import branch_test
 from specwire.sites.lineage import elsewhere
 from specwire.sites.loops import CaptureLoop, CapturePoint, Unknown, capture_loops
@@ -41,6 +42,7 @@ __all__ = [
     "embedding",
     "endings",
     "functions",
+    "graph_seams",
     "model_argument",
     "readable",
     "reading",

@@ -8,10 +8,11 @@ of a shared pool may. Stream order and copies that are under way cannot be shown
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+import functools
+from collections.abc import Callable, Iterable, Iterator
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
 FORBIDDEN = {"aten::_local_scalar_dense", "aten::nonzero", "aten::masked_select", "aten::equal", "aten::is_nonzero"}
@@ -35,12 +36,8 @@ class _Recorder(TorchDispatchMode):
         if function._schema.name in FORBIDDEN:
             raise RuntimeError(f"operation not permitted when stream is capturing: {function._schema.name}")
         made = function(*args, **kwargs)
-        given = {memory(each) for each in tensors(args, kwargs)}
-        fresh = [each for each in tensors(made) if memory(each) not in given]
         writes = any(each.alias_info and each.alias_info.is_write for each in function._schema.arguments)
-        if fresh or writes:
-            self.graph.operations.append((function, args, kwargs, made if fresh else None))
-            self.graph.pool += [each.untyped_storage() for each in fresh]
+        self.graph.record(function, args, kwargs, made, writes)
         return made
 
 
@@ -62,6 +59,13 @@ class Graph:
         Graph.capturing = None
         self._recorder.__exit__(None, None, None)
 
+    def record(self, function: Callable, args: tuple, kwargs: dict, made: object, writes: bool) -> None:
+        given = {memory(each) for each in tensors(args, kwargs)}
+        fresh = [each for each in tensors(made) if memory(each) not in given]
+        if fresh or writes:
+            self.operations.append((function, args, kwargs, made if fresh else None))
+            self.pool += [each.untyped_storage() for each in fresh]
+
     def replay(self) -> None:
         for function, args, kwargs, made in self.operations:
             again = function(*args, **kwargs)
@@ -77,6 +81,22 @@ class Graph:
         for storage in self.pool:
             if storage.data_ptr() not in kept:
                 torch.empty(0, dtype=torch.uint8).set_(storage).fill_(0xFF)
+
+
+def opaque(function: Callable) -> Callable:
+    """`function` as one operation of a graph, as a kernel is: what it does within is not recorded, nor forbidden."""
+
+    @functools.wraps(function)
+    def run(*args, **kwargs):
+        graph = Graph.capturing
+        if graph is None:
+            return function(*args, **kwargs)
+        with _disable_current_modes():
+            made = function(*args, **kwargs)
+            graph.record(function, args, kwargs, made, writes=True)
+        return made
+
+    return run
 
 
 @contextlib.contextmanager
