@@ -7,15 +7,18 @@ Fix: copy the states when they are collected; set the layers before graphs are c
 
 from specwire.diagnosis.alterations import one_slot
 from specwire.diagnosis.case import Case
+from specwire.diagnosis.draft_handed import How, said_at
 from specwire.diagnosis.evidence import Evidence
-from specwire.diagnosis.finding import Cause
+from specwire.diagnosis.finding import Cause, NotSeen
 from specwire.diagnosis.fits import repeated_rows
-from specwire.diagnosis.hints import listed
+from specwire.diagnosis.hints import listed, odd_rows
 
 FIX = "copy the states when they are collected, and set the layers to capture before graphs are captured"
 
 
 def check(evidence: Evidence) -> Cause | None:
+    if cause := _in_replays(evidence):
+        return cause
     if not evidence.off:
         return None
     empty = [slot for slot in evidence.off if not any(held[:, slot].any() for held in evidence.seen.captured.values())]
@@ -49,6 +52,25 @@ def check(evidence: Evidence) -> Cause | None:
     )
 
 
+def _in_replays(evidence: Evidence) -> Cause | None:
+    """A graph that reads a static input which nobody fills before the replay: rows of an earlier forward, or none."""
+    try:
+        odd = [one for one in odd_rows(evidence) if one.how in (How.STALE, How.ZERO)]
+    except NotSeen:
+        return None
+    if not odd or not all(one.forward.input.replayed for one in odd):
+        return None
+    first = odd[0]
+    event, row = first.wanted
+    return Cause(
+        "certain",
+        f"{len(odd)} rows that a replayed graph of the draft read are not those made for it, and none of an eager forward: "
+        f"row {first.row} of {said_at(first.forward, first.block)} is {first.how.value}, where row {row} of {event} was due",
+        "copy the states into the graph's own input before each replay, whatever its shape",
+        steps=0,
+    )
+
+
 def _first_again(states, world):
     if world.prompt == 2:
         states = states.clone()
@@ -60,10 +82,13 @@ CAUGHT = [
     Case("an earlier prompt's states", alter=_first_again),
     Case("one buffer in every slot", slots=(10, 10, 10)),
     Case("a slot that was never filled", alter=one_slot(2, lambda states: 0 * states)),
+    Case("a state that no replay was given", draft_run={"handed": "zero", "graph": "replay"}),
     Case("no slot was ever filled, on two ranks", ranks=2, alter=lambda states, world: 0 * states),
 ]
 CLEAN = [
     Case("as trained"),
+    Case("replayed as made", draft_run={"graph": "replay"}),
+    Case("the same fault in an eager step", draft_run={"handed": "zero"}),
     Case("reversed", alter=lambda states, world: states.flip(0)),
     Case("one slot twice", slots=(3, 3, 10)),
 ]

@@ -97,8 +97,14 @@ def test_verify_starts_cuda_so_that_python_runs_and_says_so(llama):
     assert "--disable-cuda-graph" in found.arguments
     (note,) = verify._eager_said(job(llama, "--enable-torch-compile"))
     assert "graphs were off" in note and "--enable-torch-compile of the launch was left out" in note
-    for other in (job(llama, "--tp=8", graphs="on"), job(llama, "--tp=8", device="cpu")):
+    for graphs, device in (("on", "cuda"), ("both", "cuda"), ("off", "cpu")):
+        other = job(llama, "--tp=8", graphs=graphs, device=device)
         assert verify.as_run(other).arguments == ("--tp=8",) and verify._eager_said(other) == []
+    taken_back = verify.as_run(job(llama, "--no-disable-cuda-graph", device="cpu")).arguments
+    assert (
+        taken_back[0:2] == ("--watchdog-timeout=3600", "--no-disable-cuda-graph")
+        and "--disable-cuda-graph" in taken_back
+    )
 
 
 @pytest.mark.parametrize(

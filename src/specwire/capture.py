@@ -46,6 +46,11 @@ class Event:
         return self.mode in PREFILL
 
     @property
+    def replayed(self) -> bool:
+        """Whether the forward ran as a captured graph; else as Python."""
+        return self.about.get("graph") == "replay"
+
+    @property
     def boundary(self) -> int | None:
         return self.about.get("boundary")
 
@@ -244,6 +249,9 @@ def _expect(about: dict[str, Any]) -> None:
         "mode": str,
         "note": str,
         "captured": list,
+        "captured_now": list,
+        "graph": str,
+        "graph_rows": int,
         "fc_ran": bool,
         "process": str,
         "shard": int,
@@ -254,8 +262,9 @@ def _expect(about: dict[str, Any]) -> None:
             continue
         if not isinstance(value, kind) or (isinstance(value, int) and not 0 <= value < 10**6):
             raise ValueError(f"{name} is {str(value)[:40]!r}")
-    if not all(type(k) is int for k in about.get("captured") or ()):
-        raise ValueError("captured is no list of numbers")
+    for name in ("captured", "captured_now"):
+        if not all(type(k) is int for k in about.get(name) or ()):
+            raise ValueError(f"{name} is no list of numbers")
 
 
 def _blind(path: Path, rank: int) -> list[dict[str, Any]]:

@@ -38,12 +38,6 @@ Cause: an architecture name that the release does not know or that belongs to an
 wrongly shaped tensor, another library's format.
 Fix: write the architecture that fits the tensors into the draft's config.json, or convert the checkpoint.
 """,
-    "graph-order": """CUDA graphs are captured before the layers are set, so that replays hand on the default boundaries.
-
-Symptom: right in every eager run, low acceptance as soon as graphs replay.
-Cause: a release that captures its graphs with the default boundaries and reads the draft's ids afterwards.
-Fix: start with `--disable-cuda-graph`, or use a release that sets the ids first.
-""",
 }
 
 

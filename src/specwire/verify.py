@@ -8,13 +8,15 @@ import hashlib
 import os
 import stat
 from collections.abc import Collection, Container, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specwire.answers import Answers, answer, write_answers
+from specwire.capture import open_capture
 from specwire.diagnosis.check import EXIT, check_capture
 from specwire.diagnosis.context import make_context
+from specwire.diagnosis.replays import beside
 from specwire.engine.arguments import last_number
 from specwire.engine.graphs import Eager, eager
 from specwire.engine.run import resolve_device
@@ -57,7 +59,7 @@ class Job:
     timeout: float | None = None
     tokens: tuple[tuple[int, ...], ...] = ()  # without a golden: the prompts; default ones when there is none
     new_tokens: int = NEW_TOKENS
-    graphs: str = "off"  # CUDA graphs: off, or on as launched, which hide from the taps what they replay
+    graphs: str = "on"  # CUDA graphs: on, as launched; off, so that all runs as Python; or both, one after the other
     batches: tuple[tuple[int, ...], ...] = ()  # numbers of prompts that are sent together; by default each alone
     drafting: bool = True  # whether the engine is given the draft at all
 
@@ -130,6 +132,11 @@ def verify(
     before = fingerprint(job.tree)
     view = patched_view(job, out / "tree", progress)
     document = judged_run(job, view, out, progress, accept_length=accept_length, trained=trained)
+    if job.graphs == "both":
+        progress("once more, without graphs")
+        eager_job = replace(job, graphs="off")
+        other = judged_run(eager_job, view, out / "eager", progress, accept_length=accept_length, trained=trained)
+        document = beside_eager(document, other, out)
     after = fingerprint(job.tree)
     changed = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
     document["tree_restored"] = restored(view, job.tree) and not changed
@@ -172,6 +179,32 @@ def judged_run(
     document["notes"] = [*document["notes"], *_eager_said(job)]
     document["run"] = record
     return document
+
+
+def beside_eager(document: dict[str, Any], eager: dict[str, Any], out: Path) -> dict[str, Any]:
+    """The document of a run as launched, with what a run without graphs (its capture is below `out`/eager) says of it.
+
+    A match only where both are; a row that is another in a replay than in the eager forward is a mismatch.
+    """
+    found = beside(open_capture(out / "eager" / "capture").events, open_capture(out / "capture").events)
+    reasons = list(found.off)
+    if not found.replayed:
+        reasons.append("no replay was recorded: nothing is known of the launch's graphs")
+    if eager["verdict"] != "match":
+        reasons.append(f"without graphs the verdict is {eager['verdict']}")
+    verdict = document["verdict"]
+    if eager["verdict"] == "mismatch" or found.off:
+        verdict = "mismatch"
+    elif reasons and verdict == "match":
+        verdict = "inconclusive"
+    return {
+        **document,
+        "verdict": verdict,
+        "why": [*document["why"], *reasons] if verdict == "inconclusive" else document["why"],
+        "notes": [*document["notes"], *(f"with graphs and without: {one}" for one in reasons)],
+        "eager": {name: eager[name] for name in ("verdict", "why", "causes", "slots")},
+        "replays": found.document(),
+    }
 
 
 def _before_it_died(
@@ -292,14 +325,19 @@ def _run_engine(
 
 @functools.lru_cache(maxsize=4)
 def as_run(job: Job) -> Eager:
-    """The engine's arguments as they are given: on CUDA with its graphs off, unless the job wants them on."""
-    if job.graphs == "on" or resolve_device(job.device, job.python) != "cuda":
+    """The engine's arguments as they are given, or with its graphs off where the job wants that."""
+    if job.graphs != "off" or not _may_have_graphs(job):
         return Eager(job.engine_arguments, ())
     try:
         options: Collection[str] = read_options(Source(job.tree)).by_name
     except SpecwireError:
         options = ("--disable-cuda-graph",)  # every release has it; what is replayed all the same, the taps will say
     return eager(job.engine_arguments, options)
+
+
+def _may_have_graphs(job: Job) -> bool:
+    """On a CPU the engine is started without graphs, unless the launch takes that back."""
+    return resolve_device(job.device, job.python) == "cuda" or "--no-disable-cuda-graph" in job.engine_arguments
 
 
 def _eager_said(job: Job) -> list[str]:
@@ -309,7 +347,7 @@ def _eager_said(job: Job) -> list[str]:
         return []
     without = f"; {', '.join(found.left_out)} of the launch was left out" if found.left_out else ""
     return [
-        "the launch's CUDA graphs were off, so that the taps run (--graphs on leaves them as launched)"
+        "the launch's CUDA graphs were off (--graphs on leaves them as launched)"
         f"{without}: a fault of the replays alone is not seen"
     ]
 

@@ -53,7 +53,6 @@ def job_options(function: options.Command) -> options.Command:
             metavar="NAME",
             help="Tap with this probe [default: all debug probes, and hidden-state-dump for the last two boundaries].",
         ),
-        options.graphs,
         click.option(
             "--timeout",
             type=click.FloatRange(min=1),

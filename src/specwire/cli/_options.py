@@ -55,10 +55,18 @@ ranks = click.option(
 device = click.option("--device", default="auto", show_default=True, type=click.Choice(["auto", "cuda", "cpu"]))
 graphs = click.option(
     "--graphs",
-    default="off",
+    default="on",
     show_default=True,
-    type=click.Choice(["off", "on"]),
-    help="CUDA graphs: off, so that the taps run, or on, as launched.",
+    type=click.Choice(["on", "off"]),
+    help="CUDA graphs: on, as launched, and read after each replay, or off, so that every forward runs as Python.",
+)
+graphs_or_both = click.option(
+    "--graphs",
+    default="on",
+    show_default=True,
+    type=click.Choice(["on", "off", "both"]),
+    help="CUDA graphs: on, as launched, and read after each replay; off, so that every forward runs as Python; or "
+    "both, one run after the other, compared row by row.",
 )
 accept_length = click.option(
     "--accept-length", type=float, help="The acceptance length that was seen in service; a hint, never a proof."

@@ -39,7 +39,7 @@ def command(
     """Print the environment and the arguments with which `verify` would start the engine, for a server by hand.
 
     No cached prefix and no chunks, so that each token of a prompt passes through the model in one prefill and has its
-    row in the golden. On CUDA graphs are off, since what they replay runs no tap.
+    row in the golden. With --graphs off, CUDA graphs are off in the words of the release.
 
     \b
     Example: specwire engine-args --cpu --target DIR --draft DIR --tp 2 > serve.sh

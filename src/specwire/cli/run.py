@@ -13,6 +13,7 @@ from specwire.cli._progress import Shown
 
 @click.command()
 @jobs.job_options
+@options.graphs
 @click.option(
     "-o",
     "--out",

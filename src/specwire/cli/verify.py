@@ -13,6 +13,7 @@ from specwire.cli._progress import Shown
 
 @click.command()
 @jobs.job_options
+@options.graphs_or_both
 @click.option(
     "-o",
     "--out",

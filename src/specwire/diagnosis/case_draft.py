@@ -8,7 +8,7 @@ leaves d2t out, `norms` and `bias` are "there" (before fc, and its own) or "skip
 is "normed" where the config does not say so, or "bare" where it says normed. `without` is a part of the layer that is
 left out, `swapped` gives it its inputs in each other's place, `head_of` is what the head takes ("bare", "branch"),
 `choice` "second" takes its second best; `step_position` is added to the first step's, `handed` is what becomes of the
-state that it gets. `tail` is the token that comes with a prefill's last row, where it is not the target's own next one.
+state that it gets, `graph` "replay" that it ran as one. `tail` is the token that comes with a prefill's last row, where it is not the target's own next one.
 `kept` is how many rows of a verification, of which the target confirms two, the next step goes on from. `by_rank` has
 more of these for single ranks; there `layer` "partial" makes half of the state.
 """
@@ -123,6 +123,7 @@ def write_draft_run(
             "req_pool_indices": torch.tensor([prompt]),
         },
         mode="DECODE",
+        graph=run.get("graph", "eager"),
         **about,
     )
     if "kept" in run or "tail" in run:

@@ -241,7 +241,10 @@ def _reasons(evidence: Evidence, slots: list[Slot]) -> list[str]:
 
 _WAY_OUT = {
     "cuda-graph": "let the engine run Python: specwire verify and run do with --graphs off, a server by hand with the "
-    "arguments that specwire engine-args prints",
+    "arguments that specwire engine-args --graphs off prints",
+    "graph-memory": "raise EAGLE3_GRAPH_MEMORY or EAGLE3_GRAPH_ROWS, or keep fewer boundaries "
+    "(EAGLE3_CAPTURE_BOUNDARIES)",
+    "graph-gap": "run it with --graphs off",
     "torch-compile": "leave --enable-torch-compile out",
     "limit": "raise EAGLE3_CAPTURE_LIMIT, or keep fewer boundaries (EAGLE3_CAPTURE_BOUNDARIES)",
     "disk": "name a directory of your own with room for the rows (EAGLE3_CAPTURE_DIR)",
@@ -256,7 +259,7 @@ def _blindness(evidence: Evidence) -> list[str]:
         reason = str(line.get("reason"))
         if reason == "error" and line.get("site") == "hidden-state-dump":
             continue  # a stream that the engine will not show: no row that is compared comes from there
-        detail = "" if reason in _WAY_OUT and reason != "disk" else str(line.get("detail"))
+        detail = "" if reason in _WAY_OUT and reason not in ("disk", "graph-memory") else str(line.get("detail"))
         sites.setdefault((reason, detail), set()).add(str(line.get("site")))
     return [
         f"taps could not look at {', '.join(sorted(where))} ({reason}{': ' if detail else ''}{detail})"

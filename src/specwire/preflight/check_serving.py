@@ -10,6 +10,7 @@ from typing import Any
 from specwire.finding import CONFIDENCES
 from specwire.model_files import draft_window, rope_theta
 from specwire.preflight.facts import Facts
+from specwire.preflight.graphs import replayed
 from specwire.preflight.outcome import Check, Note, fault, ok, skipped, suspected
 
 DEFAULT_THETA = 10000.0  # what an engine takes where a config gives none
@@ -290,6 +291,8 @@ def _risky_flags(facts: Facts) -> list[Note]:
                 "the draft takes over --quantization unless --speculative-draft-model-quantization says otherwise",
             )
         )
+    if (said := replayed(facts)) is not None:
+        found.append(Note("graphs", said))
     if launch.unread:
         found.append(Note("launch", f"left as written, only a running shell knows it: {', '.join(launch.unread[:3])}"))
     if launch.open:
