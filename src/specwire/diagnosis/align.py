@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from specwire.capture import Capture, Event
-from specwire.goldens.golden import Golden
+from specwire.goldens.reference import GoldenLike
 
 DRAFT_SITES = ("draft-input", "draft-fc")
 TARGET_SITES = ("embedding-capture", "layer-capture", "hidden-state-dump", "forward-end", "concat-full")
@@ -37,7 +37,7 @@ class Alignment:
     odd_ids: tuple[str, ...] = ()
 
 
-def align(events: Sequence[Event], golden: Golden, asked: Mapping[int, array] | None = None) -> Alignment:
+def align(events: Sequence[Event], golden: GoldenLike, asked: Mapping[int, array[int]] | None = None) -> Alignment:
     """Find each event's rows in the golden's prompts, by token ids and positions.
 
     A draft gets its ids shifted left by one. When all of a run's ids fit unshifted only, that is a finding of
@@ -55,10 +55,10 @@ def align(events: Sequence[Event], golden: Golden, asked: Mapping[int, array] | 
     return found
 
 
-def asked_of_the_target(capture: Capture, events: Sequence[Event]) -> dict[int, array]:
+def asked_of_the_target(capture: Capture, events: Sequence[Event]) -> dict[int, array[int]]:
     """The token ids of the target's prefill before each of the draft's, where it was of as many rows."""
     wanted, found = {id(event) for event in events}, {}
-    last: dict[int, array | None] = {}
+    last: dict[int, array[int] | None] = {}
     for event in capture.events:
         if id(event) in wanted:
             ids = last.get(event.rank)
@@ -70,7 +70,11 @@ def asked_of_the_target(capture: Capture, events: Sequence[Event]) -> dict[int, 
 
 
 def _align(
-    events: Sequence[Event], golden: Golden, shift: int, asked: Mapping[int, array], by_the_target: bool = False
+    events: Sequence[Event],
+    golden: GoldenLike,
+    shift: int,
+    asked: Mapping[int, array[int]],
+    by_the_target: bool = False,
 ) -> Alignment:
     prompts = [array("q", prompt.token_ids) for prompt in golden.prompts]
     placed: defaultdict[tuple[int, int], list[Piece]] = defaultdict(list)
@@ -109,7 +113,7 @@ def _align(
 
 
 def _by_the_target(
-    event: Event, first: int, rows: int, prefix: int | None, prompts: Sequence[array], own: array
+    event: Event, first: int, rows: int, prefix: int | None, prompts: Sequence[array[int]], own: array[int]
 ) -> Piece | None:
     """A request of the draft whose own ids are nobody's, by those that the target was given; None unless one prompt fits."""
     start = prefix or 0
@@ -146,9 +150,9 @@ def _place(
     first: int,
     rows: int,
     prefix: int | None,
-    prompts: Sequence[array],
+    prompts: Sequence[array[int]],
     shift: int,
-    own: array | None,
+    own: array[int] | None,
     placed: Mapping[tuple[int, int], Sequence[Piece]],
 ) -> Piece | str:
     if first < 0 or rows <= 0 or first + rows > event.rows:
@@ -185,18 +189,18 @@ def _place(
     return "its token ids are those of no golden prompt"
 
 
-def _turn(placed: Sequence[Piece], prompt: array, start: int, rows: int) -> tuple[int, bool, bool, int]:
+def _turn(placed: Sequence[Piece], prompt: array[int], start: int, rows: int) -> tuple[int, bool, bool, int]:
     """Of prompts that are alike so far the least is taken: each in its turn, one that goes on here, one that ends here."""
     here = sum(piece.position == start for piece in placed)
     goes_on = start == max((piece.position + piece.count for piece in placed), default=0)
     return here, not goes_on, len(prompt) != start + rows, len(placed)
 
 
-def _part(values: array | None, first: int, rows: int) -> array | None:
+def _part(values: array[int] | None, first: int, rows: int) -> array[int] | None:
     return values[first : first + rows] if values and len(values) >= first + rows else None
 
 
-def _fits(ids: array, prompt: array, start: int, shift: int) -> bool:
+def _fits(ids: array[int], prompt: array[int], start: int, shift: int) -> bool:
     # The draft's last id is the token that was sampled next, or the next chunk's first: not the prompt's to
     # say.
     sure = len(ids) - shift
@@ -207,12 +211,14 @@ def _fits(ids: array, prompt: array, start: int, shift: int) -> bool:
     return ids[:sure] == prompt[start + shift : start + shift + sure]
 
 
-def knows(golden: Golden, event: Event) -> bool:
+def knows(golden: GoldenLike, event: Event) -> bool:
     """Whether the event's token ids, taken whole, are those of a golden prompt from its start on; shifted or
     not."""
     ids = event.token_ids
     prompts = [array("q", prompt.token_ids) for prompt in golden.prompts]
-    return bool(ids) and len(ids) > 1 and any(_fits(ids, prompt, 0, shift) for prompt in prompts for shift in (0, 1))
+    if ids is None or len(ids) < 2:
+        return False
+    return any(_fits(ids, prompt, 0, shift) for prompt in prompts for shift in (0, 1))
 
 
 def gaps(pieces: Sequence[Piece], prompt: int, length: int) -> Iterator[tuple[int, int]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from specwire.capture import Capture, told
@@ -38,7 +39,7 @@ def no_golden(capture: Capture, context: Context) -> NoGolden:
 def _slots(capture: Capture, context: Context, hidden: int) -> tuple[int, ...]:
     """The boundaries that the draft's slots should hold by the engine's own word, by the tree's rule, or just so many
     as its `fc` takes."""
-    said = told(capture.events)
+    said: Sequence[int] | None = told(capture.events)
     if said is None and context.rule and context.draft:
         said = context.rule(context.layer_ids)
     if said and min(said) >= 0:

@@ -54,7 +54,8 @@ def rotated(states: torch.Tensor, world: World) -> torch.Tensor:
     basis = torch.linalg.qr(
         torch.randn(HIDDEN, HIDDEN, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
     ).Q
-    return (states.double().view(len(states), -1, HIDDEN) @ basis).flatten(1).to(states.dtype)
+    turned: torch.Tensor = states.double().view(len(states), -1, HIDDEN) @ basis
+    return turned.flatten(1).to(states.dtype)
 
 
 def stranger(seed: int, share: float = 1.0) -> Callable[[torch.Tensor, World], torch.Tensor]:

@@ -11,7 +11,8 @@ if TYPE_CHECKING:
 def relative(states: torch.Tensor, wanted: torch.Tensor) -> list[float]:
     """Relative L2 of each row, summed in float64."""
     a, b = states.double(), wanted.double()
-    return ((a - b).norm(dim=-1) / b.norm(dim=-1).clamp_min(1e-300)).tolist()
+    errors: list[float] = ((a - b).norm(dim=-1) / b.norm(dim=-1).clamp_min(1e-300)).tolist()
+    return errors
 
 
 def angle(states: torch.Tensor, wanted: torch.Tensor) -> float:

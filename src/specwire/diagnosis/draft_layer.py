@@ -3,8 +3,9 @@ what the checkpoint makes of them; and which other way of running it explains a 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,8 @@ from specwire.diagnosis.noise import ROUNDOFF
 
 if TYPE_CHECKING:
     import torch
+
+    from specwire.capture import Event
 
 AS_CONFIGURED = "as configured"
 REQUESTS, TOKENS = 4, 256  # requests that are looked into, and their tokens
@@ -77,6 +80,12 @@ class Made:
     def kind(self) -> str:
         return self.forward.kind
 
+    @property
+    def event(self) -> Event:
+        """What recorded it."""
+        assert self.forward.made is not None  # or there would be no row `recorded` of it
+        return self.forward.made
+
 
 @dataclass(frozen=True)
 class Layer:
@@ -97,6 +106,7 @@ class Layer:
         explained = {kind: self._explain([kind]) for kind in self.kinds}
         odd = tuple(kind for kind, name in explained.items() if name != AS_CONFIGURED)
         whole = self._explain(self.kinds)
+        name: str | None
         if not odd and whole is not None:
             odd, name = self.kinds, whole
         elif whole is not None and len(odd) == len(self.kinds):
@@ -109,7 +119,7 @@ class Layer:
         return Run(name, odd, odd == self.kinds, errors[name or nearest], errors[AS_CONFIGURED], nearest)
 
     @cached_property
-    def errors(self) -> dict[str, list[float]]:
+    def errors(self) -> dict[str, list[float | None]]:
         """The relative error of each state, for each way to run the layer; further ways only where it is needed."""
         self._seen()
         found = self._errors(self._ways())
@@ -134,7 +144,7 @@ class Layer:
     def _explain(self, kinds: Sequence[str]) -> str | None:
         return self._named(self.errors, kinds)
 
-    def _named(self, errors: dict[str, list[float]], kinds: Sequence[str]) -> str | None:
+    def _named(self, errors: Mapping[str, Sequence[float | None]], kinds: Sequence[str]) -> str | None:
         """The way that gives the states of these kinds of forward: as configured, another, or None."""
         worst = {name: max(self._of(found, kinds)) for name, found in errors.items() if self._of(found, kinds)}
         best = min(worst, key=worst.__getitem__)
@@ -147,12 +157,14 @@ class Layer:
         return max(self._of(self.errors[way], kinds), default=float("inf"))
 
     def _of(self, errors: Sequence[float | None], kinds: Sequence[str]) -> list[float]:
+        """The errors of these kinds of forward; none where one is not known."""
         chosen = [error for one, error in zip(self.made, errors, strict=True) if one.kind in kinds]
-        return [] if None in chosen else chosen
+        known = [error for error in chosen if error is not None]
+        return known if len(known) == len(chosen) else []
 
     @property
     def bound(self) -> float:
-        event = self.made[0].forward.made
+        event = self.made[0].event
         return rounding(event.dtype, 4 * event.width)
 
     @cached_property
@@ -197,9 +209,7 @@ class Layer:
     def _recorded(self) -> torch.Tensor:
         import torch
 
-        return torch.stack(
-            [one.forward.made.file.rows("hidden_states", one.recorded, 1)[0] for one in self.made]
-        ).double()
+        return torch.stack([one.event.file.rows("hidden_states", one.recorded, 1)[0] for one in self.made]).double()
 
     def _ways(self) -> list[Way]:
         """The configured way first; others that a config may have named."""
@@ -221,18 +231,18 @@ class Layer:
 
     def _further_ways(self) -> list[Way]:
         """What no config names: a part left out, inputs in the other order, attention that misses rows."""
-        own, window = self.reference.theta, self.reference.window
-        usual = dict(theta=own, window=window)
+        own = self.reference.theta
+        usual = Way(name="", theta=own, window=self.reference.window)
         left_out = (AFTER_ATTENTION, AFTER_MLP, EMBEDS_NORM, STATES_NORM, INNER_NORM)
         return [
-            *(Way(name=f"without {part}", without=part, **usual) for part in left_out),
+            *(replace(usual, name=f"without {part}", without=part) for part in left_out),
             *(
-                Way(name=f"without {part} in its newest rows", without=part, fresh=True, **usual)
+                replace(usual, name=f"without {part} in its newest rows", without=part, fresh=True)
                 for part in (EMBEDS_NORM, STATES_NORM)
             ),
-            Way(name="with its two inputs in each other's place", swapped=True, **usual),
-            Way(name="attention to none of the rows that were drafted just before", sees=Sees.COMMITTED, **usual),
-            Way(name="attention to all tokens but the one before", sees=Sees.NOT_THE_NEWEST, **usual),
+            replace(usual, name="with its two inputs in each other's place", swapped=True),
+            replace(usual, name="attention to none of the rows that were drafted just before", sees=Sees.COMMITTED),
+            replace(usual, name="attention to all tokens but the one before", sees=Sees.NOT_THE_NEWEST),
             Way(name="attention to itself alone", theta=own, window=1),
         ]
 
@@ -245,7 +255,7 @@ class Layer:
             return
         ways = [Way(name=attention_to(size), theta=self.reference.theta, window=size) for size in sizes]
         errors = self._errors(ways, prefills)
-        best = min(ways, key=lambda way: max(errors[way.name][i] for i in prefills))
+        best = min(ways, key=lambda way: max(self._of(errors[way.name], (PREFILL,))))
         found |= self._errors([best])
 
 
@@ -255,7 +265,7 @@ def attention_to(window: int) -> str:
 
 def rounding(dtype: str, width: int) -> float:
     """What rounding may cost in one projection, or in one layer; derived, not measured."""
-    return 16 * ROUNDOFF.get(dtype, 2.0**-8) / 2 + 4 * ROUNDOFF["float32"] * width**0.5
+    return 16 * ROUNDOFF.get(dtype, 2.0**-8) / 2 + 4 * ROUNDOFF["float32"] * math.sqrt(width)
 
 
 def far(error: float) -> float:
@@ -307,7 +317,7 @@ def _of_prefills(request: Request, prefills: Sequence[tuple[Forward, Block]]) ->
     for forward, block in prefills:
         row = block.first + block.rows - 1
         recorded = forward.made_row(block, row)
-        if recorded is not None:
+        if recorded is not None and block.place is not None:
             sees = tuple(request.rows[place] for place in range(block.place + block.rows))
             yield Made(forward, block, row, recorded, sees, 1)
 
@@ -337,6 +347,7 @@ def _of_steps(one: Round, before: tuple[tuple[Forward, int], ...]) -> Iterator[M
 
 
 def _of_extend(one: Round, before: tuple[tuple[Forward, int], ...]) -> Iterator[Made]:
+    assert one.extend is not None  # asked by the caller
     forward, block = one.extend
     if not complete(forward):
         return

@@ -47,7 +47,7 @@ def embeddings(evidence: Evidence) -> Embeddings:
     made = rows_at(evidence, "embedding-capture")
     bound = evidence.floor(0).usual
     ids = [golden.prompts[prompt].token_ids[position] for prompt, position in made.places]
-    wanted = golden.rows("boundary.0", made.places).double()
+    wanted = evidence.whole.rows("boundary.0", made.places).double()
     wrong = [row for row, error in enumerate(relative(wanted, made.first)) if not error <= bound]
     shift = next((step for step in SHIFTS if _fits(evidence, made, step, bound)), 0) if wrong else 0
     table = {token: made.first[row] for row, token in enumerate(ids)}
@@ -76,7 +76,9 @@ def _fits(evidence: Evidence, made: Rows, step: int, bound: float) -> bool:
     ]
     if 2 * len(kept) < len(made.places):
         return False
-    moved = golden.rows("boundary.0", [(made.places[row][0], made.places[row][1] + step) for row in kept]).double()
+    moved = evidence.whole.rows(
+        "boundary.0", [(made.places[row][0], made.places[row][1] + step) for row in kept]
+    ).double()
     return max(relative(moved, made.first[kept])) <= bound
 
 

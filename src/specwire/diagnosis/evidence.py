@@ -16,8 +16,8 @@ from specwire.diagnosis.distance import relative
 from specwire.diagnosis.finding import NotSeen
 from specwire.diagnosis.noise import Floor, floor
 from specwire.goldens.golden import Golden
-from specwire.goldens.log import LogGolden
 from specwire.goldens.none import NoGolden
+from specwire.goldens.reference import GoldenLike
 
 if TYPE_CHECKING:
     import torch
@@ -54,7 +54,7 @@ class Sample:
 class Evidence:
     """What reached the draft, beside what should have. Tensors are read when a check asks for them."""
 
-    golden: Golden | LogGolden | NoGolden
+    golden: GoldenLike
     context: Context
     site: str
     width: int | None
@@ -89,6 +89,13 @@ class Evidence:
     def alone(self) -> bool:
         """Whether there is no golden: then no boundary is known, and `trained` is only what the engine says."""
         return isinstance(self.golden, NoGolden)
+
+    @property
+    def whole(self) -> Golden:
+        """The golden that has whole rows; NotSeen where there is none, or only printed values of one."""
+        if not isinstance(self.golden, Golden):
+            raise NotSeen("no golden to compare with" if self.alone else "the golden does not hold whole rows")
+        return self.golden
 
     @property
     def slot_count(self) -> int:
@@ -348,7 +355,7 @@ class Evidence:
         name = f"boundary.{what}" if isinstance(what, int) else what
         if not self.golden.has(name):
             raise NotSeen(f"the golden does not hold {name}")
-        return _golden_rows(self.golden, name, self.seen.places, shift)[:, : self.columns]
+        return _golden_rows(self.whole, name, self.seen.places, shift)[:, : self.columns]
 
     @cached_property
     def off(self) -> tuple[int, ...]:

@@ -21,7 +21,7 @@ NEARER, SHARE = 0.6, 0.8
 def is_final(evidence: Evidence, slot: int) -> bool:
     """Whether a slot holds the states after the final norm."""
     known = evidence.golden.has("final_norm")
-    return known and evidence.holds(slot, evidence.wanted("final_norm"), evidence.golden.layers)
+    return known and evidence.holds(slot, evidence.wanted("final_norm"), evidence.whole.layers)
 
 
 def part_of_stream(evidence: Evidence, slot: int, k: int) -> tuple[bool, str] | None:
@@ -102,7 +102,7 @@ def rotated_basis(evidence: Evidence, slot: int) -> bool:
         return False
     size = y.norm(dim=-1)
     difference = (x @ x.T - y @ y.T) / (size[:, None] * size[None, :]).clamp_min(1e-300)
-    return difference.abs().max().item() <= bound
+    return float(difference.abs().max()) <= bound
 
 
 def off_from(evidence: Evidence) -> int | None:

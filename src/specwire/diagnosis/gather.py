@@ -30,11 +30,13 @@ def gather(golden: Golden | NoGolden, capture: Capture, context: Context) -> Evi
     lead = tuple(next(iter(by_rank.values()), ()))
     slots = lead[0].event.width // golden.hidden if lead and lead[0].event.width % golden.hidden == 0 else 0
     comparison = None
-    if slots == len(golden.trained) and all(golden.has(f"boundary.{k}") for k in golden.trained):
-        comparison = compare(by_rank, golden, golden.trained, golden.hidden)
+    whole = golden if isinstance(golden, Golden) else None
+    if whole and slots == len(golden.trained) and all(golden.has(f"boundary.{k}") for k in golden.trained):
+        comparison = compare(by_rank, whole, golden.trained, golden.hidden)
     dtype = lead[0].event.dtype if lead else golden.dtype
     floors = [floor(golden, dtype, k) for k in golden.trained] if comparison else []
-    sample = _sample(golden, by_rank, slots, comparison, floors) if lead and slots and golden.boundaries else None
+    looks = whole and lead and slots and golden.boundaries
+    sample = _sample(whole, by_rank, slots, comparison, floors) if whole and looks else None
     return Evidence(
         golden=golden,
         context=context,
@@ -53,7 +55,7 @@ def gather(golden: Golden | NoGolden, capture: Capture, context: Context) -> Evi
 
 def _shards(capture: Capture) -> list[str]:
     """Sites whose states were of another number of rows than their token ids."""
-    found = {}
+    found: dict[str, Event] = {}
     for event in capture.events:
         if event.shard is not None:
             found.setdefault(event.site, event)

@@ -50,7 +50,8 @@ class Head:
     @property
     def count(self) -> int:
         """How many tokens there are: an engine pads the vocabulary, and cuts the padding off again."""
-        return min(self.tensors[self.weight].entry(self.weight).shape[0], self.config["vocab_size"])
+        size: int = self.config["vocab_size"]
+        return min(self.tensors[self.weight].entry(self.weight).shape[0], size)
 
     def rows(self, tokens: list[int]) -> torch.Tensor:
         """The head's rows for these tokens, [tokens, hidden], as they are stored."""

@@ -199,8 +199,8 @@ def _facts(document: dict[str, Any]) -> str:
         "noise floor": f"{_short(document['noise_floor'])}, {document['noise_source']}",
     }
     if found["subjects"]:
-        told = "; ".join(f"{one['name']} {one['state']}, {one['rows']} rows" for one in found["subjects"])
-        facts["self-check"] = f"lm_head(norm(x)) against returned {found['by']}: {told}"
+        subjects = "; ".join(f"{one['name']} {one['state']}, {one['rows']} rows" for one in found["subjects"])
+        facts["self-check"] = f"lm_head(norm(x)) against returned {found['by']}: {subjects}"
     if document["acceptance"]["said"]:
         facts["acceptance"] = document["acceptance"]["said"]
     listed = "".join(f"<dt>{name}</dt><dd>{escape(str(value))}</dd>" for name, value in facts.items())

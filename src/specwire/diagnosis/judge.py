@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from specwire.diagnosis.align import Piece, gaps
-from specwire.diagnosis.compare import locate
+from specwire.diagnosis.compare import Comparison, locate
 from specwire.diagnosis.distance import relative
 from specwire.diagnosis.evidence import APART, Evidence
+from specwire.goldens.golden import Golden
 
 LARGEST = 3  # differences that are shown of a slot's worst row
 
@@ -88,22 +89,25 @@ def _slot(evidence: Evidence, slot: int) -> Slot:
     found = replace(found, nearest=nearest, nearest_rel_l2=distance, first5=_first5(evidence, slot))
     if expected is None:
         return found.mismatch("the draft was not trained with this slot")
-    return _by_sample(evidence, found) if evidence.comparison is None else _by_rows(evidence, found)
+    if (comparison := evidence.comparison) is None:
+        return _by_sample(evidence, found, expected)
+    return _by_rows(evidence, comparison, found, expected)
 
 
-def _by_rows(evidence: Evidence, found: Slot) -> Slot:
+def _by_rows(evidence: Evidence, comparison: Comparison, found: Slot, expected: int) -> Slot:
     """Every row of every rank counts: one that is beyond the floor is enough."""
-    slot, floor = found.slot, evidence.floor(found.expected)
-    failed, worst, off = 0, None, False
-    for rank, squares in evidence.comparison.squares.items():
+    slot, floor = found.slot, evidence.floor(expected)
+    failed, off = 0, False
+    worst = 0, 0, -1.0
+    for rank, squares in comparison.squares.items():
         errors = squares.errors[:, slot].masked_fill(~squares.finite[:, slot], float("inf"))
         bad = errors > (floor.worst if floor.stray else floor.usual)
         off = off or not floor.allows(errors.tolist())
         failed = max(failed, int((bad if bad.any() else errors > floor.usual).sum()) if off else 0)
         top = int(errors.argmax())
-        if worst is None or errors[top] > worst[2]:
+        if not errors[top] <= worst[2]:
             worst = rank, top, float(errors[top])
-    first = evidence.comparison.of_rank(next(iter(evidence.seen.captured)))
+    first = comparison.of_rank(next(iter(evidence.seen.captured)))
     total = len(first.difference)
     found = replace(
         found,
@@ -112,50 +116,47 @@ def _by_rows(evidence: Evidence, found: Slot) -> Slot:
         tolerance=floor.usual,
         rows=total,
         failed_rows=failed,
-        worst=_worst(evidence, found, *worst),
+        worst=_worst(evidence, comparison, slot, expected, *worst),
     )
     if off:
         return found.mismatch(f"{failed} of {total} rows are further off than the noise floor allows")
-    return _told_apart(evidence, found)
+    return _told_apart(evidence, found, expected)
 
 
-def _worst(evidence: Evidence, found: Slot, rank: int, row: int, error: float) -> Worst:
+def _worst(
+    evidence: Evidence, comparison: Comparison, slot: int, expected: int, rank: int, row: int, error: float
+) -> Worst:
     """The row, its token, and where the captured values are furthest from the golden's."""
     import torch
 
-    prompt, position = evidence.comparison.place(row)
+    golden = evidence.whole
+    prompt, position = comparison.place(row)
     piece, index = locate(evidence.of_rank(rank), row)
-    columns = slice(found.slot * evidence.golden.hidden, (found.slot + 1) * evidence.golden.hidden)
+    columns = slice(slot * golden.hidden, (slot + 1) * golden.hidden)
     mine = piece.event.file.rows(piece.event.states, piece.row + index, 1)[0, columns].double()
-    wanted = evidence.golden.rows(f"boundary.{found.expected}", [(prompt, position)])[0].double()
+    wanted = golden.rows(f"boundary.{expected}", [(prompt, position)])[0].double()
     away = (mine - wanted).abs().nan_to_num(nan=float("inf"))
     top = torch.topk(away, min(LARGEST, len(away))).indices.tolist()
-    ids = evidence.golden.prompts[prompt].token_ids
+    ids = golden.prompts[prompt].token_ids
     return Worst(
         rank=rank,
         prompt=prompt,
         position=position,
         token=ids[position],
         rel_l2=error,
-        bound=evidence.floor(found.expected).usual,
+        bound=evidence.floor(expected).usual,
         elements=tuple(
             Element(index=at, captured=float(mine[at]), golden=float(wanted[at])) for at in top if away[at] > 0
         ),
     )
 
 
-def _told_apart(evidence: Evidence, found: Slot) -> Slot:
+def _told_apart(evidence: Evidence, found: Slot, expected: int) -> Slot:
     """Rows that are near enough still have to be nearer to their own boundary than to any other."""
-    expected = found.expected
-    medians = dict(
-        zip(
-            evidence.sample.boundaries,
-            evidence.sample.distances[found.slot].median(dim=-1).values.tolist(),
-            strict=True,
-        )
-    )
+    distances: list[float] = evidence.seen.distances[found.slot].median(dim=-1).values.tolist()
+    medians = dict(zip(evidence.seen.boundaries, distances, strict=True))
     own = medians.pop(expected)
-    other = min(medians, key=medians.get, default=None)
+    other = min(medians, key=medians.__getitem__, default=None)
     if other is None or medians[other] > APART * own:
         if _rows_alike(evidence, expected):
             return found.not_compared(
@@ -169,9 +170,9 @@ def _told_apart(evidence: Evidence, found: Slot) -> Slot:
 
 def _rows_alike(evidence: Evidence, boundary: int) -> bool:
     """Whether no sampled row can be told from the one that follows it, as when a prompt is one token repeated."""
-    golden = evidence.golden
+    golden = evidence.whole
     ends = [len(prompt.token_ids) for prompt in golden.prompts]
-    places = [(prompt, at) for prompt, at in evidence.sample.places if at + 1 < ends[prompt]]
+    places = [(prompt, at) for prompt, at in evidence.seen.places if at + 1 < ends[prompt]]
     if not places:
         return False
     rows, next_rows = (
@@ -180,12 +181,12 @@ def _rows_alike(evidence: Evidence, boundary: int) -> bool:
     return max(relative(next_rows, rows)) <= evidence.floor(boundary).usual
 
 
-def _by_sample(evidence: Evidence, found: Slot) -> Slot:
+def _by_sample(evidence: Evidence, found: Slot, expected: int) -> Slot:
     """The capture has another number of slots than the golden, or the golden lacks a trained boundary."""
-    if found.expected not in evidence.sample.boundaries:
-        return found.not_compared(f"the golden does not hold boundary {found.expected}")
-    errors = evidence.errors(found.slot, found.expected)
-    floor = evidence.floor(found.expected)
+    if expected not in evidence.seen.boundaries:
+        return found.not_compared(f"the golden does not hold boundary {expected}")
+    errors = evidence.errors(found.slot, expected)
+    floor = evidence.floor(expected)
     found = replace(
         found,
         rel_l2=sorted(errors)[len(errors) // 2],
@@ -223,7 +224,7 @@ def _first5(evidence: Evidence, slot: int) -> tuple[float, ...] | None:
 
 def _first5_golden(evidence: Evidence, boundary: int | None) -> tuple[float, ...] | None:
     golden = evidence.golden
-    if boundary is None or not evidence.pieces:
+    if boundary is None or not evidence.pieces or not isinstance(golden, Golden):
         return None
     piece = evidence.pieces[0]
     name = f"{golden.prompts[piece.prompt].prefix}boundary.{boundary}"

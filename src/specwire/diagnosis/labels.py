@@ -30,7 +30,13 @@ def as_captured(evidence: Evidence) -> Golden | None:
     A slot's boundary is the one that it holds, else the one that the engine says it is, else the nearest.
     """
     golden = evidence.golden
-    if golden.assumed is None or golden.trained != golden.assumed or evidence.sample is None or not _as_many(evidence):
+    if (
+        not isinstance(golden, Golden)
+        or golden.assumed is None
+        or golden.trained != golden.assumed
+        or evidence.sample is None
+        or not _as_many(evidence)
+    ):
         return None
     said = _said(evidence)
     said = tuple(said) if len(said) == evidence.slot_count and set(said) <= set(golden.boundaries) else ()
@@ -78,8 +84,9 @@ def notes(evidence: Evidence) -> list[str]:
             same_as_assumed(golden.assumed) if same else f"the golden's list was assumed when it was built: {TRUE_LIST}"
         ]
     said = tuple(_said(evidence))
-    named = isinstance(golden, Golden) and golden.file.metadata.get("imported_ids", "null") != "null"
-    if not named or evidence.sample is None:
+    if not isinstance(golden, Golden) or evidence.sample is None:
+        return []
+    if golden.file.metadata.get("imported_ids", "null") == "null":
         return []
     if evidence.found != golden.trained or len(said) != len(golden.trained) or said == golden.trained:
         return []

@@ -3,10 +3,11 @@ was not."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from math import ceil
 
-from specwire.goldens.golden import STRAY, Golden
+from specwire.goldens.golden import STRAY
+from specwire.goldens.reference import GoldenLike
 
 # Unit roundoff: half the distance between 1 and the next number.
 ROUNDOFF = {"bfloat16": 2.0**-8, "float16": 2.0**-11, "float32": 2.0**-24, "float64": 2.0**-53}
@@ -39,10 +40,10 @@ class Floor:
         return sum(error > self.usual for error in errors) <= self.strays(len(errors))
 
     def strays(self, rows: int) -> int:
-        return ceil(STRAY_MARGIN * self.stray * rows) + 1 if self.stray else 0
+        return math.ceil(STRAY_MARGIN * self.stray * rows) + 1 if self.stray else 0
 
 
-def floor(golden: Golden, dtype: str, boundary: int) -> Floor:
+def floor(golden: GoldenLike, dtype: str, boundary: int) -> Floor:
     """The bounds for a state of `dtype` at `boundary`."""
     own = ROUNDOFF.get(dtype, 2.0**-4)
     stored = ROUNDOFF.get(golden.dtype, own)
@@ -61,5 +62,5 @@ def _derived(roundoff: float, boundary: int, hidden: int) -> float:
     # Each layer adds two branches to the stream, each rounded, by half a unit roundoff in the mean; a
     # branch's dot products are as long as the hidden size and are summed in float32 at best. All of it adds
     # up as a random walk.
-    steps = (2 * boundary + 1) ** 0.5
-    return steps * (roundoff / 2 + ROUNDOFF["float32"] * hidden**0.5)
+    steps = math.sqrt(2 * boundary + 1)
+    return steps * (roundoff / 2 + ROUNDOFF["float32"] * math.sqrt(hidden))

@@ -7,7 +7,7 @@ nothing about whether the slots are those that the draft was trained on: only a 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from specwire.capture import Event
@@ -144,7 +144,7 @@ def _judge(name: str, head: Head, found: list[_Reading], dtype: str, normed: boo
     step = max(1, len(found) // FEW)
     few = _errors(head, {way: made[::step] for way, made in ways.items()}, found[::step], dtype)
     misses = {way: float((errors / bounds).diagonal().median()) for way, (errors, bounds) in few.items()}
-    way = next((way for way, miss in misses.items() if miss <= 1), min(misses, key=misses.get))
+    way = next((way for way, miss in misses.items() if miss <= 1), min(misses, key=misses.__getitem__))
     errors, bounds = _errors(head, {way: ways[way]}, found, dtype)[way]
     if bool((errors > bounds).diagonal().any()):  # then rows may have changed places, and few of them tell no way
         tried = _errors(head, ways, found, dtype)
@@ -154,14 +154,16 @@ def _judge(name: str, head: Head, found: list[_Reading], dtype: str, normed: boo
     worst = int((own / allowed).argmax())
     failed = [row for row in range(len(found)) if not own[row] <= allowed[row]]
     apart = _apart(errors, found)
-    numbers = dict(rows=len(found), worst=float(own[worst]), bound=float(allowed[worst]), apart=apart, way=way)
+    seen = Subject(
+        name, "holds", "", len(found), worst=float(own[worst]), bound=float(allowed[worst]), apart=apart, way=way
+    )
     if failed:
-        return Subject(name, "fails", _why(errors, bounds, failed, found), failed=len(failed), **numbers)
+        return replace(seen, state="fails", why=_why(errors, bounds, failed, found), failed=len(failed))
     if apart is None or not apart > APART * float(allowed.median()):
-        return Subject(
-            name, "cannot tell", "rows in each other's place would fit as well: give longer prompts", **numbers
+        return replace(
+            seen, state="cannot tell", why="rows in each other's place would fit as well: give longer prompts"
         )
-    return Subject(name, "holds", "", **numbers)
+    return seen
 
 
 def _errors(
@@ -176,7 +178,7 @@ def _errors(
 
     together = torch.cat(list(ways.values()))
     rows = head.rows([one.token for one in found]).to(together.dtype)
-    totals, bests = (each.split(len(found)) for each in head.totals(together))
+    totals, bests = (torch.tensor_split(each, len(ways)) for each in head.totals(together))
     said = torch.tensor([float("nan") if one.logprob is None else one.logprob for one in found], dtype=torch.float64)
     made = {}
     # The engine rounds each logit, and sums each dot product in float32 at best. States that went through the norm

@@ -20,7 +20,7 @@ def sharded(evidence: Evidence) -> str | None:
     """ "columns" or "rows" when the ranks' states, put side by side or below each other, are the golden's
     concat."""
     for event_of_rank in _prefills(evidence):
-        ids = next(iter(event_of_rank.values())).token_ids
+        ids = tuple(next(iter(event_of_rank.values())).token_ids or ())
         parts = [event_of_rank[rank] for rank in sorted(event_of_rank)]
         wanted = _concat(evidence, ids)
         if wanted is None or len(parts) < 2:
@@ -42,22 +42,22 @@ def sharded(evidence: Evidence) -> str | None:
 
 def _prefills(evidence: Evidence) -> Iterator[dict[int, Event]]:
     """The events of one prefill on all ranks, for prompts that the golden knows."""
-    by_sequence: dict[tuple, dict[int, Event]] = {}
+    by_sequence: dict[tuple[int, ...], dict[int, Event]] = {}
     for event in evidence.capture.at(evidence.site) if evidence.capture else ():
         if event.token_ids and knows(evidence.golden, event):
             by_sequence.setdefault(tuple(event.token_ids), {})[event.rank] = event
     return iter(by_sequence.values())
 
 
-def _concat(evidence: Evidence, ids) -> torch.Tensor | None:
+def _concat(evidence: Evidence, ids: tuple[int, ...]) -> torch.Tensor | None:
     """The golden's concat for the prompt that begins with these ids, shifted or not; its first rows only."""
     import torch
 
-    golden = evidence.golden
+    golden = evidence.whole
     if not all(golden.has(f"boundary.{k}") for k in golden.trained):
         return None
     for number, prompt in enumerate(golden.prompts):
-        if len(prompt.token_ids) == len(ids) and tuple(ids[:-1]) in (
+        if len(prompt.token_ids) == len(ids) and ids[:-1] in (
             prompt.token_ids[1:],
             prompt.token_ids[:-1],
         ):

@@ -56,7 +56,9 @@ def _side(evidence: Evidence, site: str) -> Side | None:
 def _aligned(evidence: Evidence, site: str) -> list[tuple[Event, Sequence[Piece]]]:
     hidden, slots = evidence.golden.hidden, len(evidence.trained)
     width = hidden * slots if site == "concat-full" else hidden
-    events = [event for event in evidence.capture.at(site, rank=evidence.capture.ranks[0]) if event.width == width]
+    capture = evidence.capture
+    recorded = capture.at(site, rank=capture.ranks[0]) if capture else []
+    events = [event for event in recorded if event.width == width]
     return [(event, align([event], evidence.golden).pieces) for event in events]
 
 
@@ -69,5 +71,5 @@ def _boundaries(evidence: Evidence, event: Event) -> Sequence[int]:
 def _errors(evidence: Evidence, piece: Piece, slot: int, boundary: int) -> list[float]:
     count, hidden = min(piece.count, ROWS), evidence.golden.hidden
     states = piece.event.file.rows(piece.event.states, piece.row, count)[:, slot * hidden : (slot + 1) * hidden]
-    wanted = evidence.golden.rows(f"boundary.{boundary}", [(piece.prompt, piece.position + i) for i in range(count)])
+    wanted = evidence.whole.rows(f"boundary.{boundary}", [(piece.prompt, piece.position + i) for i in range(count)])
     return relative(states, wanted)

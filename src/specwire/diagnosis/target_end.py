@@ -5,7 +5,7 @@ trained towards. Data saved after the norm, or one layer early, shows here and i
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from specwire.diagnosis.align import align
@@ -94,9 +94,9 @@ def rows_at(evidence: Evidence, site: str, boundary: int | None = None, limit: i
 
 def target_end(evidence: Evidence) -> TargetEnd:
     """Compare the last boundary; NotSeen when golden or capture does not hold it, or a slot shows it already."""
-    golden, last = evidence.golden, evidence.golden.layers
     if evidence.alone or evidence.columns is not None:
         raise NotSeen("no golden's end to compare with" if evidence.alone else "a log does not hold whole states")
+    golden, last = evidence.whole, evidence.whole.layers
     if not golden.has(f"boundary.{last}"):
         raise NotSeen(f"the golden does not hold boundary {last}")
     if _contradicted(evidence):
@@ -138,8 +138,8 @@ def _normed(evidence: Evidence, places: Sequence[tuple[int, int]], wanted: torch
         pass
     if not evidence.golden.has("final_norm"):
         return []
-    final = evidence.golden.rows("final_norm", places).double()
-    bound = SLACK * evidence.floor(evidence.golden.layers).usual
+    final = evidence.whole.rows("final_norm", places).double()
+    bound = SLACK * evidence.floor(evidence.whole.layers).usual
     return [final] if normed_rows(wanted, final, bound) else []
 
 
@@ -159,27 +159,28 @@ def _otherwise(
     """What the golden's rows are instead."""
     failed = sum(not error <= bound for error in errors)
     worst = max(error if error == error else float("inf") for error in errors)
-    found = dict(rows=len(set(end.places)), of=every, failed=failed, worst=worst, bound=bound)
-    last = evidence.golden.layers
+    rows = len(set(end.places))
+    found = TargetEnd(way="unknown", rows=rows, of=every, failed=failed, worst=worst, bound=bound, certain=False)
+    golden, last = evidence.whole, evidence.whole.layers
     if not wanted.any(dim=-1).all():
-        return TargetEnd(way="zeros", **found)
+        return replace(found, way="zeros", certain=True)
     if _allows(evidence, last, _errors(end, wanted)):
-        return TargetEnd(way="normed" if _is_normed(evidence, end) else "", **found)
+        return replace(found, way="normed" if _is_normed(evidence, end) else "", certain=True)
     for shift in SHIFTS:
         if _shifted(evidence, end, shift):
-            return TargetEnd(way="shift", shift=shift, **found)
+            return replace(found, way="shift", shift=shift, certain=True)
     for boundary in range(last - 1, -1, -1):
-        if evidence.golden.has(f"boundary.{boundary}"):
-            if evidence.golden.rows(f"boundary.{boundary}", end.places).double().equal(wanted):
-                return TargetEnd(way="layer", boundary=boundary, **found)
+        if golden.has(f"boundary.{boundary}"):
+            if golden.rows(f"boundary.{boundary}", end.places).double().equal(wanted):
+                return replace(found, way="layer", boundary=boundary, certain=True)
         try:
             dumped = rows_at(evidence, "hidden-state-dump", boundary)
         except NotSeen:
             continue
-        own = evidence.golden.rows(f"boundary.{last}", dumped.places).double()
+        own = golden.rows(f"boundary.{last}", dumped.places).double()
         if _allows(evidence, boundary, relative(dumped.first, own)):
-            return TargetEnd(way="layer", boundary=boundary, **found)
-    return TargetEnd(way="unknown", certain=False, **found)
+            return replace(found, way="layer", boundary=boundary, certain=True)
+    return found
 
 
 def _is_normed(evidence: Evidence, end: Rows) -> bool:
@@ -192,16 +193,17 @@ def _is_normed(evidence: Evidence, end: Rows) -> bool:
     except NotSeen:
         pass
     try:
-        before = rows_at(evidence, "hidden-state-dump", evidence.golden.layers)
+        last = evidence.whole.layers
+        before = rows_at(evidence, "hidden-state-dump", last)
     except NotSeen:
         raise NotSeen("it is not known whether the final states were recorded before or after the norm") from None
-    same = before.places == end.places and _allows(evidence, evidence.golden.layers, relative(before.first, end.first))
+    same = before.places == end.places and _allows(evidence, last, relative(before.first, end.first))
     return not same
 
 
 def _shifted(evidence: Evidence, end: Rows, shift: int) -> bool:
     """Whether the golden's rows, taken `shift` further on, give the engine's after the norm."""
-    golden, last = evidence.golden, evidence.golden.layers
+    golden, last = evidence.whole, evidence.whole.layers
     kept = [
         row
         for row, (prompt, position) in enumerate(end.places)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from specwire.errors import SpecwireError, said, shortened
-from specwire.goldens.golden import SCHEMA, SLOT_LIMIT, Noise
+from specwire.goldens.golden import SCHEMA, SLOT_LIMIT, Noise, Prompt
 from specwire.regular import open_regular, read_text
 
 
@@ -26,6 +26,7 @@ class LogGolden:
     concat_shape: tuple[int, int] | None
     target: str
     source: str
+    prompts: tuple[Prompt, ...] = ()
     boundaries: tuple[int, ...] = ()
     prompts: tuple[()] = ()  # whoever made the log knows them
     noise: Mapping[str, Mapping[int, Noise]] = field(default_factory=dict)
