@@ -332,7 +332,7 @@ def _of_rounds(request: Request) -> Iterator[Made]:
             continue
         yield from _of_steps(one, before)
         if one.extend is not None:
-            yield from _of_extend(one, before)
+            yield from _of_extend(one, one.extend, before)
 
 
 def _of_steps(one: Round, before: tuple[tuple[Forward, int], ...]) -> Iterator[Made]:
@@ -346,9 +346,8 @@ def _of_steps(one: Round, before: tuple[tuple[Forward, int], ...]) -> Iterator[M
                 yield Made(forward, block, row, recorded, before + fresh, len(fresh))
 
 
-def _of_extend(one: Round, before: tuple[tuple[Forward, int], ...]) -> Iterator[Made]:
-    assert one.extend is not None  # asked by the caller
-    forward, block = one.extend
+def _of_extend(one: Round, extend: tuple[Forward, Block], before: tuple[tuple[Forward, int], ...]) -> Iterator[Made]:
+    forward, block = extend
     if not complete(forward):
         return
     for k in range(min(one.accepted or one.matched or 1, block.rows)):

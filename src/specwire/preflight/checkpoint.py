@@ -45,13 +45,13 @@ class Checkpoint:
         return ending_in(self.tensors, ending)
 
     def shape(self, name: str | None) -> tuple[int, ...] | None:
-        return self.tensors[name].shape if name in self.tensors else None
+        return self.tensors[name].shape if name is not None and name in self.tensors else None
 
     def dtypes(self) -> set[str]:
         """Element types of the floating-point tensors, in torch's words."""
         return {entry.torch_name for entry in self.tensors.values() if "F" in entry.dtype}
 
-    def integers(self, name: str) -> array:
+    def integers(self, name: str) -> array[int]:
         """All values of a small integer or bool tensor, flat. SpecwireError when it is neither."""
         entry = self.tensors[name]
         if entry.dtype not in _CODES or not entry.known or entry.stop - entry.start > VALUE_LIMIT:
@@ -77,7 +77,7 @@ class Checkpoint:
     def _file(self, name: str) -> TensorFile:
         return next(file for file in self.files if file.tensors.get(name) is self.tensors[name])
 
-    def _values(self, name: str, code: str) -> array:
+    def _values(self, name: str, code: str) -> array[int]:
         entry = self.tensors[name]
         with open_regular(self._file(name).path) as data:
             data.seek(entry.start)

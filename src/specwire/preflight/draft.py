@@ -85,7 +85,8 @@ class DraftModel:
 
     def shape(self, ending: str) -> tuple[int, ...] | None:
         """The shape of the parameter whose name is `ending` or ends in `.` and it."""
-        return self.parameters.get(ending_in(self.parameters, ending))
+        name = ending_in(self.parameters, ending)
+        return self.parameters[name] if name is not None else None
 
 
 def read_draft(source: Source, config: Mapping[str, Any], tensors: Iterable[str]) -> DraftModel | None:

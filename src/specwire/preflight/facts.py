@@ -74,7 +74,8 @@ class Facts:
 
     @property
     def hidden(self) -> int:
-        return self.target["hidden_size"]
+        size: int = self.target["hidden_size"]
+        return size
 
     @property
     def trained(self) -> tuple[int, ...] | None:
@@ -270,9 +271,10 @@ def _target_weights(target: Path) -> Checkpoint | None:
 def golden_words(path: Path) -> Recorded:
     """What a golden, or a log golden, records. Raises SpecwireError when it is neither."""
     golden = open_log_golden(path) if is_log_golden(path) else open_golden(path)
-    trained = golden.trained if all(type(k) is int for k in golden.trained) else None
+    known = tuple(k for k in golden.trained if k is not None)
+    trained = known if len(known) == len(golden.trained) else None
     metadata = {} if isinstance(golden, LogGolden) else golden.file.metadata
-    other = other_reading(metadata, golden.trained, golden.layers) if trained and golden.layers else None
+    other = other_reading(metadata, trained, golden.layers) if trained and golden.layers else None
     relabelled = (other[1], other[0], wrong_labels(metadata, other[0])) if other else None
     return Recorded(
         trained, golden.layers, golden.hidden, golden.target, str(path), golden.assumed is not None, relabelled

@@ -110,6 +110,8 @@ class _Reader:
         return _plain(self._raw(module, node, names or {}))
 
     def _raw(self, module: Module, node: ast.expr | None, names: Mapping[str, Any]) -> Any:
+        if node is None:
+            return None
         if isinstance(node, ast.Constant):
             return node.value
         if isinstance(node, ast.Call) and ast.unparse(node.func) in ("set", "frozenset") and len(node.args) == 1:
@@ -182,6 +184,8 @@ class _Reader:
         if isinstance(function, Builtin) and function.name in ("list", "tuple", "sorted", "set", "frozenset"):
             return list(args[0]) if args and isinstance(args[0], list) else _members(self.source, *args[:1])
         if not isinstance(function, Function) or function.bound is not None:
+            return None
+        if not isinstance(function.node, ast.FunctionDef):
             return None
         if function.node.name == "_declared_default" and args and isinstance(args[0], str):
             return self.defaults.get(args[0], UNKNOWN)
@@ -283,7 +287,7 @@ class _Reader:
                     names[node.targets[0].id] = self.value(module, node.value, names)
                 elif isinstance(node, ast.ImportFrom):
                     names |= {one.asname or one.name: self._imported(module, node, one.name) for one in node.names}
-                elif isinstance(node, ast.Expr) and _is_add_argument(node.value):
+                elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and _is_add_argument(node.value):
                     yield from self._argument(module, node.value, names)
 
     def _argument(self, module: Module, node: ast.Call, names: Mapping[str, Any]) -> Iterator[Option]:
@@ -322,7 +326,7 @@ class _Reader:
         self, module: Module, option: Option, action: ast.expr, given: Mapping[str, Any], also: ast.expr | None
     ) -> Option:
         """An option with an `action`: one of argparse's own, or a class of the tree, whose `__call__` is run."""
-        word = action.value if isinstance(action, ast.Constant) else ast.unparse(action).rpartition(".")[2]
+        word = str(action.value) if isinstance(action, ast.Constant) else ast.unparse(action).rpartition(".")[2]
         if word in ("store_true", "store_false"):
             default = option.default if "default" in given else word == "store_false"
             made_by = "_StoreTrueAction" if word == "store_true" else "_StoreFalseAction"
@@ -344,7 +348,7 @@ class _Reader:
     def _custom(self, option: Option, cls: ClassRef, given: Mapping[str, Any]) -> Option:
         """What an action class of the tree does, by running its `__call__` on a stand-in for a parser."""
         attrs: dict[str, Any] = {}
-        if (init := self.source.attribute(cls, "__init__")) is not None:
+        if (init := self.source.method(cls, "__init__")) is not None:
             spec = init[1].args
             names = [argument.arg for argument in spec.args]
             defaults = zip(names[len(names) - len(spec.defaults) :], spec.defaults)
@@ -360,7 +364,7 @@ class _Reader:
             made_by=cls.name,
             deprecated=instead if isinstance(instead, str) else None,
         )
-        called = self.source.attribute(cls, "__call__")
+        called = self.source.method(cls, "__call__")
         if called is None:
             return replace(option, action="unread")
         this = Thing(cls, attrs={**attrs, "dest": option.name}, built=True)
@@ -455,6 +459,6 @@ def _plain(value: Any) -> Any:
         made = [_plain(item) for item in value]
         return UNKNOWN if any(item is UNKNOWN for item in made) else made
     if isinstance(value, dict):
-        made = {key: _plain(item) for key, item in value.items()}
-        return made if all(_plain(key) is not UNKNOWN for key in made) else UNKNOWN
+        by_key = {key: _plain(item) for key, item in value.items()}
+        return by_key if all(_plain(key) is not UNKNOWN for key in by_key) else UNKNOWN
     return UNKNOWN

@@ -12,7 +12,7 @@ def bare_capture(module: Module, forward: ast.FunctionDef) -> str | None:
     final norm adds; None when there is none."""
     if not (_layers_return_residual(forward) and _norm_adds_residual(forward)):
         return None
-    bare = [node for node in ast.walk(forward) if _appends_branch(node)]
+    bare = [node for node in ast.walk(forward) if isinstance(node, ast.Call) and _appends_branch(node)]
     return module.where(min(bare, key=lambda node: node.lineno)) if bare else None
 
 

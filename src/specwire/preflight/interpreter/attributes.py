@@ -112,6 +112,8 @@ def _of_class(machine: Machine, cls: ClassRef, name: str, bound: Thing | None) -
         return function
     if isinstance(node, ast.ClassDef):
         return ClassRef(ref.module, node)
+    if not isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign)):
+        return UNKNOWN  # what an `if` or an import in the class binds is not followed
     return machine.value(node.value, Frame(ref.module, {}))
 
 

@@ -106,8 +106,8 @@ def _capture_at_entry(machine: Machine, named: dict[str, Any]) -> bool:
     What it is handed on as is told by the argument's name: `captured_last_layer_outputs` of a layer that captures at its
     entry, `capture` or `capture_gathered` of the communicator and the final norm.
     """
-    sinks = dict.fromkeys(_sink_in(machine, given) for name, given in named.items() if "capture" in name)
-    sinks.pop(None, None)
+    within = (_sink_in(machine, given) for name, given in named.items() if "capture" in name)
+    sinks = dict.fromkeys(sink for sink in within if sink is not None)
     for sink in sinks:
         machine.capture(sink)
     return bool(sinks)
@@ -121,8 +121,8 @@ def _sink_in(machine: Machine, given: Any) -> Sink | None:
         return given.of
     if isinstance(given, Function) and isinstance(given.closure, Frame):
         for name in machine.source.names_in(given.node):
-            if isinstance(given.closure.names.get(name), Sink):
-                return given.closure.names[name]
+            if isinstance(held := given.closure.names.get(name), Sink):
+                return held
     return None
 
 
@@ -148,7 +148,7 @@ def _apply(machine: Machine, function: Any, args: list[Any], kwargs: dict[str, A
 
 def _fixed_size(machine: Machine, cls: ClassRef, args: list[Any]) -> int | None:
     """How many captures the container insists on: its `finalize` raises otherwise."""
-    found = machine.source.attribute(cls, "finalize")
+    found = machine.source.method(cls, "finalize")
     strict = found is not None and any(isinstance(node, ast.Raise) for node in ast.walk(found[1]))
     return next((given for given in args if isinstance(given, int)), None) if strict else None
 
@@ -193,7 +193,7 @@ def _external(machine: Machine, function: External, args: list[Any], kwargs: dic
     if name in ("ModuleList", "Sequential") and args and isinstance(args[0], list):
         return args[0]
     if function.name == "re.sub" and len(args) == 3 and all(isinstance(given, str) for given in args):
-        return plain.substituted(machine, *args, where)
+        return plain.substituted(machine, args[0], args[1], args[2], where)
     if name == "cast" and len(args) == 2:
         return args[1]
     if name == "deepcopy" and args:

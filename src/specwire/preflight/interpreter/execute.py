@@ -66,7 +66,7 @@ def build(machine: Machine, thing: Thing) -> None:
     if thing.built or not isinstance(thing.cls, ClassRef):
         return
     thing.built = True
-    found = machine.source.attribute(thing.cls, "__init__")
+    found = machine.source.method(thing.cls, "__init__")
     if found is None:
         return
     ref, node = found
@@ -132,9 +132,10 @@ def statement(machine: Machine, node: ast.stmt, frame: Frame) -> tuple[str, Any]
 
 def _as_load(target: ast.expr) -> ast.expr:
     """The target of `target += value` as an expression that reads it."""
-    copied = copy.copy(target)
+    copied: Any = copy.copy(target)
     copied.ctx = ast.Load()
-    return copied
+    loaded: ast.expr = copied
+    return loaded
 
 
 def _assignment(machine: Machine, node: ast.Assign | ast.AnnAssign, frame: Frame) -> None:

@@ -156,7 +156,7 @@ class Machine:
 
         self.undo.append((holder, name, places.get(name, _ABSENT), restore))
 
-    def trial(self, run: Callable[[], Any]) -> Trial:
+    def trial(self, run: Callable[[], tuple[str, Any]]) -> Trial:
         """Run something, note what it changed, and put everything back."""
         mark, start, position = len(self.undo), len(self.captures), self.position
         outcome = run()
@@ -216,7 +216,7 @@ class Change:
 class Trial:
     """What a branch did: how it ended, what it captured, where the stream stood, what it changed."""
 
-    outcome: Any
+    outcome: tuple[str, Any]
     captures: list[int]
     position: int
     changes: dict[tuple[int, str], Change]

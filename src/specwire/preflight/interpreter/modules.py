@@ -46,7 +46,9 @@ class Source:
     _set_by: dict[tuple[str, int], frozenset[str]] = field(default_factory=dict)
     _mentions: dict[str, int] = field(default_factory=dict)
     _mros: dict[ClassRef, list[ClassRef]] = field(default_factory=dict)
-    _attributes: dict[tuple[ClassRef, str, ClassRef | None], Any] = field(default_factory=dict)
+    _attributes: dict[tuple[ClassRef, str, ClassRef | None], tuple[ClassRef, ast.stmt] | None] = field(
+        default_factory=dict
+    )
     _texts: dict[ast.AST, str] = field(default_factory=dict)
     _names: dict[ast.AST, list[str]] = field(default_factory=dict)
 
@@ -153,14 +155,19 @@ class Source:
             self._mros[cls] = list(found)
         return self._mros[cls]
 
-    def attribute(self, cls: ClassRef, name: str, after: ClassRef | None = None) -> tuple[ClassRef, ast.AST] | None:
+    def method(self, cls: ClassRef, name: str) -> tuple[ClassRef, ast.FunctionDef] | None:
+        """Where a method is defined; None for what the class makes otherwise, or not at all."""
+        found = self.attribute(cls, name)
+        return (found[0], found[1]) if found and isinstance(found[1], ast.FunctionDef) else None
+
+    def attribute(self, cls: ClassRef, name: str, after: ClassRef | None = None) -> tuple[ClassRef, ast.stmt] | None:
         """Where a class attribute or method is defined; with `after`, only beyond that class."""
         key = (cls, name, after)
         if key not in self._attributes:
             self._attributes[key] = self._attribute(cls, name, after)
         return self._attributes[key]
 
-    def _attribute(self, cls: ClassRef, name: str, after: ClassRef | None) -> tuple[ClassRef, ast.AST] | None:
+    def _attribute(self, cls: ClassRef, name: str, after: ClassRef | None) -> tuple[ClassRef, ast.stmt] | None:
         order = self.mro(cls)
         if after is not None:
             order = order[order.index(after) + 1 :] if after in order else []
@@ -201,7 +208,7 @@ class Source:
             module = self.module(name)
             row = module.binding("EntryClass") if module else None
             listed = {node.id for node in ast.walk(row[1]) if isinstance(node, ast.Name)} if row else set()
-            if architecture in listed:
+            if module and architecture in listed:
                 resolved = self.resolve(module, architecture)
                 if isinstance(resolved, ClassRef):
                     return resolved

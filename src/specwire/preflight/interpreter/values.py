@@ -125,7 +125,7 @@ class Sink:
     count: int = 0
 
 
-class LayerList(list):
+class LayerList(list[Any]):
     """What the `make_layers` helpers return: the layers, and on request the first and last index."""
 
 
