@@ -590,7 +590,7 @@ def trees(rng: random.Random, place: Path) -> Input:
     files = sorted((tree / "sglang").rglob("*.py"))
     done = [odd_line(rng, file) for file in rng.sample(files, rng.randrange(3))]
     done += [odd_file(rng, place, tree) for _ in range(rng.randrange(3))]
-    first, *more = (rng.choice(APPLY) if rng.random() < 0.5 else rng.choice(COMMANDS), *rng.sample(COMMANDS, 2))
+    first, *more = (rng.choice(APPLY) if rng.random() < 0.5 else rng.choice(COMMANDS), rng.choice(COMMANDS))
 
     def run(words: tuple[str, ...]) -> int:
         from specwire.cli import main
