@@ -333,6 +333,24 @@ def test_a_file_without_a_statement(text):
     assert plan(text, "f.py", Words()).after in (text, text.partition(b"# E")[0])
 
 
+@pytest.mark.parametrize(
+    "guard",
+    [
+        "    rows = out\n    if not hasattr(f, '_debug_done'):\n        print('[EAGLE3-DEBUG]')\n        rows += [1]\n        f._debug_done = True\n",
+        "    if out._debug_n < 3:\n        print('[EAGLE3-DEBUG]')\n        out._debug_n += 1\n",
+    ],
+    ids=["a list grows", "a counter of the class"],
+)
+def test_a_guard_that_stays_is_found_without_the_report_that_went(tmp_path, guard):
+    """`gate` is not clean over what `strip` has left."""
+    file = tmp_path / "f.py"
+    slots = "class A:\n    __slots__ = ('_debug_n',)\n\n\n"
+    file.write_text(f"{slots}def f(out):\n{guard}    return out\n")
+    CliRunner().invoke(command, [str(file)], standalone_mode=False)
+    assert "EAGLE3" not in file.read_text() and "    if " in file.read_text()
+    assert CliRunner().invoke(gate_command, [str(file)], standalone_mode=False).return_value == 1
+
+
 def test_a_string_must_not_become_the_docstring():
     text = b"def f():\n    print('[EAGLE3-DEBUG]')\n    'not a docstring'\n    return 1\n"
     found = plan(text, "x.py")

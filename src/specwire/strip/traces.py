@@ -67,7 +67,8 @@ def _once(node: ast.If, facts: Facts, helpers: set[str]) -> bool:
     calls = [part for statement in node.body for part in ast.walk(statement) if isinstance(part, ast.Call)]
     dumps = any(report_kind(call, facts.names) == "dump" and not waits(call) for call in calls)
     if any(one_time_flags(node.test)):
-        quiet = all(isinstance(part, ast.Assign) and effect(part.value, facts) is None for part in node.body)
+        binds = (ast.Assign, ast.AugAssign)
+        quiet = all(isinstance(part, binds) and effect(part.value, facts) is None for part in node.body)
         return dumps or quiet or any(_reports(call, facts) or _last(call.func) in helpers for call in calls)
     asked = set(one_time_flags(node.test, any_name=True))
     sets = {name for statement in node.body for part in ast.walk(statement) for name in set_by(part)}
