@@ -34,9 +34,9 @@ def folder_of(exe: str, package: str) -> Path | None:
 def said(exe: str, code: str) -> str:
     """What one line of Python prints there; empty when it does not run."""
     try:
-        done = subprocess.run([exe, "-P", "-c", code], capture_output=True, text=True, timeout=60)
+        done = subprocess.run([exe, "-P", "-c", code], capture_output=True, text=True, timeout=120)
         if done.returncode:  # before 3.11 there is no -P
-            done = subprocess.run([exe, "-c", code], capture_output=True, text=True, timeout=60)
+            done = subprocess.run([exe, "-c", code], capture_output=True, text=True, timeout=120)
     except OSError:
         return ""
     return done.stdout.strip() if done.returncode == 0 else ""

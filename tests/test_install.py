@@ -141,12 +141,8 @@ def test_installed_beside_sglang_s_source(environment, models):
 def test_a_server_that_is_started_by_hand(environment, models, version):
     """Into the engine's environment, whose packages stay; then the README's lines one after the other."""
     place = environment(engine=True)
-    pins = {
-        name: said(place.exe, f"import {name}; print({name}.__version__)")
-        for name in ("torch", "transformers", "numpy")
-    }
-    assert all(pins.values())
-    assert pins == {name: said(python(version), f"import {name}; print({name}.__version__)") for name in pins}
+    pins = "from importlib.metadata import version as v; print(v('torch'), v('transformers'), v('numpy'), v('sglang'))"
+    assert said(place.exe, pins) == said(python(version), pins) != ""
     fixture = ("--target", models / "target", "--draft", models / "draft")
     place.ran("specwire", "preflight", *fixture, "--golden", GOLDEN, "--launch", LAUNCH.format(models))
     before = place.files()
@@ -155,8 +151,8 @@ def test_a_server_that_is_started_by_hand(environment, models, version):
     script = place.ran("specwire", "engine-args", "--cpu", *fixture, "--port", port := _free_port())
     (place.cwd / "serve.sh").write_text(script)
     with _server(place, port):
-        answer = _post(port, {"input_ids": ids, "sampling_params": {"max_new_tokens": 2, "temperature": 0}})
-        assert len(answer["output_ids"]) == 2
+        answers = _post(port, {"input_ids": ids, "sampling_params": {"max_new_tokens": 2, "temperature": 0}})
+        assert [len(each["output_ids"]) for each in answers] == [2] * len(ids)
     said_so = place.ran("specwire", "check", "--golden", GOLDEN, "--capture", place.cwd / "capture")
     assert said_so.startswith("MATCH")
     place.ran("specwire", "check", "--golden", GOLDEN, "--log", place.cwd / "server.log")
@@ -205,7 +201,7 @@ class _server:
             stdout=self.log,
             start_new_session=True,
         )
-        until = time.monotonic() + 400
+        until = time.monotonic() + 900
         while not _answers(self.port):
             assert self.process.poll() is None and time.monotonic() < until, Path(self.log.name).read_text()[-3000:]
             time.sleep(0.5)
@@ -230,9 +226,9 @@ def _answers(port: int) -> bool:
         return False
 
 
-def _post(port: int, body: dict) -> dict:
+def _post(port: int, body: dict) -> list[dict]:
     request = urllib.request.Request(
         f"http://127.0.0.1:{port}/generate", json.dumps(body).encode(), {"Content-Type": "application/json"}
     )
-    with urllib.request.urlopen(request, timeout=300) as answer:
+    with urllib.request.urlopen(request, timeout=600) as answer:
         return json.load(answer)

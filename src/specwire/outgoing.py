@@ -11,6 +11,8 @@ import json
 import os
 import re
 import shlex
+import shutil
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import IO, Any, TextIO
@@ -53,6 +55,32 @@ def printable(text: str) -> str:
     return "".join(char if char.isprintable() or char in "\n\t" else ascii(char)[1:-1] for char in text)
 
 
+def columns(most: int = 1 << 16) -> int:
+    """How many characters a line on stdout may have: `most`, or fewer on a terminal that is narrower, 80 at least."""
+    if not sys.stdout.isatty():
+        return most
+    return min(most, max(80, shutil.get_terminal_size().columns))
+
+
+def folded(text: str, width: int) -> str:
+    """The text with its longer lines broken between words, the rest below the column that a row's text begins in."""
+    return "\n".join(part for line in text.split("\n") for part in _folded(line, width))
+
+
+def _folded(line: str, width: int) -> Iterator[str]:
+    indent = max(
+        (at for at in map(re.Match.end, _COLUMN.finditer(_COLOUR.sub("", line))) if at <= width // 2), default=4
+    )
+    while (bare := len(_COLOUR.sub("", line))) > width:
+        at = line.rfind(" ", indent + 1, width + len(line) - bare + 1)
+        at = at if at >= 0 else line.find(" ", width)  # a word that is longer stays whole
+        if at < 0 or not line[at:].strip():
+            break
+        yield line[:at].rstrip()
+        line = " " * indent + line[at:].strip()
+    yield line
+
+
 def write_text(path: AnyPath, text: str, durable: bool = False) -> None:
     """Write a page, a table or a document, cleaned: all of it or nothing. Raises OSError."""
     with written_whole(path, durable) as file:
@@ -83,6 +111,7 @@ class Outlet:
         return getattr(self._stream, name)
 
 
+_COLUMN = re.compile(r"(?:^| ) +(?=\S)")
 _COLOUR = re.compile(r"(\x1b\[[0-9;]{0,20}m)")
 _DRAWING = re.compile(r"(\x1b\[[0-9;?]{0,20}[A-KSThlm]|\r)")
 

@@ -6,6 +6,7 @@ import os
 import pty
 import subprocess
 import sys
+import termios
 import xml.etree.ElementTree as xml
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from small_trees import make_tree
 from specwire import outgoing
 from specwire.outgoing import Outlet, printable, sentence, write_text
 
+GOLDEN = Path(__file__).parents[2] / "golden" / "llama" / "float32.safetensors"
 HOSTILE = "\x1b]0;pwned\x07\x1b[2J\x1b[31m\u202e\u2028\x9b\r\x00\ud800"
 
 
@@ -209,3 +211,46 @@ def test_nobody_reads(tmp_path):
     with open("/dev/full", "wb") as stdout:
         assert run("probes", stdout=stdout).returncode == 2
     assert outgoing.clean("") == ""
+
+
+@given(st.lists(st.text("ab [],.-", max_size=30), max_size=20), st.integers(80, 130))
+def test_folding_breaks_between_words_and_loses_none(words, width):
+    line = "  ".join(words)
+    shown = outgoing.folded(line, width)
+    assert "".join(shown.split()) == "".join(line.split())
+    assert all(len(each) <= width or " " not in each[5:].strip() for each in shown.split("\n"))
+
+
+def test_what_is_folded_hangs_below_its_own_column():
+    line = f"boundary-offset  cause  {'every slot holds the boundary ' * 4}"
+    first, *more = outgoing.folded(line, 80).split("\n")
+    assert all(each.startswith(" " * 24) and each[24] != " " and len(each) <= 80 for each in more) and len(more) == 2
+    path = "/" + "x" * 200
+    assert outgoing.folded(f"wrote {path} and more", 80).split() == ["wrote", path, "and", "more"]
+    coloured = "slot 0  " + "\x1b[31mmismatch\x1b[0m " * 8
+    assert [len(outgoing._COLOUR.sub("", each)) for each in outgoing.folded(coloured, 80).split("\n")] == [80]
+
+
+def test_tables_fit_a_terminal_of_eighty_columns():
+    """As one sees them: on a pseudo terminal."""
+    for words in (["explain"], ["probes"], ["env"], ["golden", "show", str(GOLDEN)], ["gate", "--help"]):
+        shown, width = on_a_terminal(words), 80
+        wide = [each for each in shown.splitlines() if len(each) > width and " " in each[4:].strip()]
+        assert shown.count("\n") > 5 and not wide, wide
+
+
+def on_a_terminal(words: list[str]) -> str:
+    pid, handle = pty.fork()
+    if not pid:
+        termios.tcsetwinsize(1, (40, 80))
+        env = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "FORCE_COLOR")}
+        os.execve(sys.executable, [sys.executable, "-m", "specwire", *words], {**env, "TERM": "xterm", "NO_COLOR": "1"})
+    shown = b""
+    with os.fdopen(handle, "rb", 0) as terminal:
+        try:
+            while part := terminal.read(1 << 16):
+                shown += part
+        except OSError:  # the other end is closed
+            pass
+    os.waitpid(pid, 0)
+    return shown.decode().replace("\r\n", "\n")

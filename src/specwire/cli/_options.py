@@ -170,7 +170,12 @@ def counted(count: int, thing: str) -> str:
 
 def say(text: str) -> None:
     """One line of a result on stdout. Names and source come from anywhere: none of it steers the terminal."""
-    print(outgoing.sentence(text).replace("\n", "\\n"))
+    show(outgoing.sentence(text).replace("\n", "\\n"))
+
+
+def show(text: str) -> None:
+    """A result of several lines on stdout, no wider than the terminal, where it is one."""
+    print(outgoing.folded(text, outgoing.columns()))
 
 
 def note(text: str, quiet: bool = False) -> None:

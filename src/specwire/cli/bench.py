@@ -112,5 +112,8 @@ def command(
             write_text(place / "bench.json", f"{json.dumps(whole(measured), indent=2, allow_nan=False)}\n")
 
         document = whole(bench(stand, settings, workload, boots, place, say, keep))
-        print(json.dumps(document, indent=2, allow_nan=False) if as_json else bench_text(document))
+        if as_json:
+            print(json.dumps(document, indent=2, allow_nan=False))
+        else:
+            options.show(bench_text(document))
     return exit_code(document, require)

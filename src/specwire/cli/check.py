@@ -92,5 +92,5 @@ def command(
     if as_json:
         _options.emit(document)
     else:
-        print(render_text(document, colour=_options.colour()))
+        _options.show(render_text(document, colour=_options.colour()))
     return EXIT[document["verdict"]]

@@ -25,7 +25,7 @@ def command(name: str | None, as_json: bool) -> int:
         if as_json:
             options.emit({"schema": "specwire.explain/1", **asdict(found)})
         else:
-            print(found.text())
+            options.show(found.text())
         return OK
     known = pages()
     if as_json:
@@ -33,5 +33,5 @@ def command(name: str | None, as_json: bool) -> int:
         return OK
     width = max(map(len, known))
     for each in known.values():
-        print(f"{each.id:{width}}  {each.kind:5}  {each.summary}")
+        options.show(f"{each.id:{width}}  {each.kind:5}  {each.summary}")
     return OK

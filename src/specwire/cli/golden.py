@@ -241,7 +241,7 @@ def _show(path: Path, as_json: bool) -> None:
     if as_json:
         _options.emit(document)
     else:
-        print(describe_text(document))
+        _options.show(describe_text(document))
 
 
 def _object(text: str | None) -> dict[str, Any]:

@@ -55,7 +55,7 @@ def command(
         return OK
     width = max(map(len, known))
     for name, probe in known.items():
-        print(f"{name:{width}}  {probe.group:8} {probe.reports}\n{'':{width}}           at {probe.site}")
+        options.show(f"{name:{width}}  {probe.group:8}  {probe.reports}\n{'':{width}}            at {probe.site}")
     return OK
 
 
@@ -74,7 +74,7 @@ def _coverage(tree: Tree, as_json: bool, quiet: bool) -> int:
         })  # fmt: skip
     else:
         for line in _table(rows):
-            print(line)
+            options.show(line)
         print(f"SGLang {tree.version or 'of unknown version'}: {_sum(totals(rows))}")
     return FAULT if any(row.failed for row in rows) else OK
 

@@ -30,4 +30,4 @@ def command(
         options.emit(found)
     else:
         print(f"{found['ranks']} rank{'s' * (found['ranks'] > 1)}, clock {found['clock']} on {found['device']}")
-        print("\n".join(profile_lines(found)))
+        options.show("\n".join(profile_lines(found)))

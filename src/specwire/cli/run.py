@@ -66,7 +66,7 @@ def command(
         if judged:
             from specwire.diagnosis.render import render_text
 
-            print(render_text(judged, colour=options.colour()))
+            options.show(render_text(judged, colour=options.colour()))
         else:
             print(f"next: specwire check --golden {found.golden} --capture {place / 'capture'}")
     return EXIT[judged["verdict"]] if judged else 0

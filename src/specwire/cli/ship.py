@@ -75,7 +75,7 @@ def command(
     if as_json:
         options.emit(document)
     else:
-        print("\n".join(_lines(document)))
+        options.show("\n".join(_lines(document)))
     return exit_code(document)
 
 

@@ -104,5 +104,8 @@ def command(
             confirm=not no_confirm,
             say=say,
         )
-    print(json.dumps(document, indent=2, allow_nan=False) if as_json else sweep_text(document))
+    if as_json:
+        print(json.dumps(document, indent=2, allow_nan=False))
+    else:
+        options.show(sweep_text(document))
     return exit_code(document)

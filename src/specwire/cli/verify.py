@@ -65,5 +65,5 @@ def command(
         if as_json:
             print(text)
         else:
-            print(render.render_text(document, colour=options.colour()))
+            options.show(render.render_text(document, colour=options.colour()))
     return EXIT[document["verdict"]] if document["tree_restored"] else 1

@@ -9,6 +9,7 @@ from typing import Any
 from specwire.diagnosis.acceptance import ENOUGH
 from specwire.diagnosis.scope import described
 from specwire.goldens.show import SHOWN_PROMPTS, words_line
+from specwire.outgoing import columns
 
 _COLOURS = {"match": "32", "mismatch": "31", "inconclusive": "33", "not-compared": "33"}
 
@@ -44,7 +45,9 @@ def _checks(checks: Sequence[dict[str, Any]]) -> str:
     groups = {"could not look": skipped, **{f"looked at {seen}": names for seen, names in partly.items()}}
     for label, names in groups.items():
         if names:
-            text += "\n" + fill(f"{label}: {', '.join(names)}", 118, initial_indent="  ", subsequent_indent="    ")
+            text += "\n" + fill(
+                f"{label}: {', '.join(names)}", columns(118), initial_indent="  ", subsequent_indent="    "
+            )
     return text
 
 

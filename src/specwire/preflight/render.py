@@ -5,6 +5,8 @@ from __future__ import annotations
 import textwrap
 from typing import Any
 
+from specwire.outgoing import columns
+
 WIDTH = 110
 
 
@@ -90,7 +92,12 @@ def _summary(document: dict[str, Any]) -> str:
 def _wrapped(lead: str, text: str, indent: str | None = None) -> str:
     rest = " " * len(lead) if indent is None else indent
     return textwrap.fill(
-        text, WIDTH, initial_indent=lead, subsequent_indent=rest, break_long_words=False, break_on_hyphens=False
+        text,
+        columns(WIDTH),
+        initial_indent=lead,
+        subsequent_indent=rest,
+        break_long_words=False,
+        break_on_hyphens=False,
     )
 
 
