@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 PYTEST := $(BIN)/python -m pytest -q
 DEEPSEEK := $(CACHE)/fixtures/deepseek
 
-.PHONY: setup verify test test-quick docs releases zoo mutants bench clean
+.PHONY: setup verify test test-quick docs releases zoo mutants mutation bench clean
 
 setup: $(VENV)/.installed
 
@@ -56,6 +56,10 @@ zoo: setup
 
 mutants: setup
 	$(BIN)/python fixtures/mutants/hunt.py
+
+# Small changes to specwire itself, by seed: the quick tests must notice. Takes hours on two cores, and goes on where it was.
+mutation: setup
+	$(BIN)/python tests/run_mutation.py
 
 bench: setup
 	for each in benchmarks/bench_*.py; do $(BIN)/python $$each || exit 1; done

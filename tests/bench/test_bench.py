@@ -61,6 +61,20 @@ def test_baseline_and_drafts_side_by_side(fake_tree, models, tmp_path):
     assert document["provenance"]["tree"]["version"] == "9.9"
 
 
+def test_drafts_among_themselves_by_a_requirement_that_none_meets(fake_tree, models):
+    words = ["--no-baseline", "--topk", "2", "--draft-tokens", "5", "--require", "50", "--no-profile"]
+    done = bench(fake_tree, models, *words, drafts=2)
+    document = json.loads(done.stdout)
+    assert done.returncode == 1 and [point["name"] for point in document["points"]] == ["draft", "other"]
+    (compared,) = document["comparisons"]
+    assert (compared["point"], compared["against"]) == ("other", "draft")
+    for point in document["points"]:
+        assert point["loads"][0]["profile"] is None
+        assert {"--speculative-num-steps=3", "--speculative-eagle-topk=2", "--speculative-num-draft-tokens=5"} <= set(
+            point["argv"]
+        )
+
+
 def test_times_are_those_of_the_server(fake_tree, models):
     done = bench(fake_tree, models, env={"FAKE_MS": "20"}.items(), drafts=0)
     run = points(done)["baseline"]["loads"][0]["runs"][0]

@@ -15,6 +15,8 @@ from specwire.bench.measure import engine_acceptance, figures
 from specwire.bench.profile import acceptance, decoding, read_profile, summarise
 from specwire.bench.run import exit_code
 from specwire.bench.statistics import _t975, quantile, ratio, spread
+from specwire.bench.sweep import _kept
+from specwire.cli._bench import speculation
 from specwire.errors import SpecwireError
 
 FLOATS = st.floats(0.1, 1e6)
@@ -298,3 +300,33 @@ def test_stopped_lost_and_ranks(tmp_path):
     found = summarise(read_profile(tmp_path))
     assert (found["ranks"], found["lost"], found["stopped_early"]) == (2, 3, True)
     assert [each["decode_p50_ms"] for each in found["by_rank"]] == [10.0, 11.0]
+
+
+# --- options ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "arguments"),
+    [
+        ((None, None, None), ()),
+        ((5, None, None), (5, 1, 6)),  # a chain: one token of the target and one for each step
+        ((3, 4, None), (3, 4, 37)),  # a whole tree: the root, 4 branches, and 16 more in each further step
+        ((5, 8, None), (5, 8, 64)),
+        ((None, 2, 8), (3, 2, 8)),
+        ((None, None, 3), (3, 1, 3)),
+    ],
+)
+def test_all_three_numbers_of_speculation_or_none(given, arguments):
+    names = ("num-steps", "eagle-topk", "num-draft-tokens")
+    assert speculation(*given) == tuple(f"--speculative-{name}={value}" for name, value in zip(names, arguments))
+
+
+def test_what_failed_is_measured_again_when_asked(tmp_path):
+    for name, state in (("good", "ok"), ("bad", "failed")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "point.json").write_text(json.dumps({"state": state}))
+        assert _kept(tmp_path / name, retry_failed=False) == {"state": state}
+    assert _kept(tmp_path / "good", retry_failed=True) == {"state": "ok"}
+    assert _kept(tmp_path / "bad", retry_failed=True) is None
+    (tmp_path / "good" / "point.json").write_text('{"state": "o')
+    assert _kept(tmp_path / "good", retry_failed=False) is None and _kept(tmp_path / "none", False) is None
