@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from specwire.goldens.resume import Unfinished
 
 WHOLE_EXPERTS = 256 << 20  # bytes: a layer's experts up to here are read together, beyond it one at a time
-LARGE = 1 << 16  # numbers: buffers that are made empty are smaller
+LARGE = 1 << 20  # numbers: buffers are smaller
 _EXPERT = re.compile(r"\.experts\.(\d+)\.")
 _NORMS = ("norm", "final_layernorm", "ln_f")
 Key = tuple[str, int]  # precision and number of a prompt
@@ -601,8 +601,8 @@ def _skeleton(target: Path, dtype: torch.dtype) -> Any:
 def _without_weights() -> Iterator[None]:
     """Modules that are made here have their parameters on the meta device, not initialised, and their buffers real.
 
-    A parameter is made before a module has it, and one of all experts may be larger than the memory: what is made empty
-    and is large is taken for one.
+    A parameter is made before a module has it, and one of all experts may be larger than the memory: what is large is taken
+    for one. A buffer that were would be missed in the forward, loudly.
     """
     import torch
     from torch.overrides import TorchFunctionMode
@@ -611,7 +611,7 @@ def _without_weights() -> Iterator[None]:
     class Large(TorchFunctionMode):
         def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             kwargs = kwargs or {}
-            if function is torch.empty and kwargs.get("device") is None:
+            if function in (torch.empty, torch.zeros, torch.ones) and kwargs.get("device") is None:
                 shape = args[0] if len(args) == 1 and isinstance(args[0], (tuple, list)) else args or kwargs["size"]
                 if prod(shape) > LARGE:
                     kwargs = {**kwargs, "device": "meta"}
