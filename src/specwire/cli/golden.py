@@ -73,6 +73,9 @@ def command() -> None:
 @click.option(
     "--device", default="cpu", show_default=True, type=click.Choice(["cpu", "cuda"]), help="Where layers are computed."
 )
+@click.option(
+    "--threads", type=click.IntRange(1), help="Threads that compute; all cores by default. Beside a busy server: few."
+)
 @_options.force
 @_options.quiet
 @_options.as_json
@@ -90,6 +93,7 @@ def build(
     dtype: str | None,
     name: str | None,
     device: str,
+    threads: int | None,
     quiet: bool,
     as_json: bool,
 ) -> None:
@@ -130,6 +134,7 @@ def build(
             boundaries=None if boundaries == "all" else _options.numbers(boundaries, "--boundaries"),
             name=name,
             device=device,
+            threads=threads,
             say=lambda text: _options.note(text, quiet),
             progress=progress,
         )

@@ -49,11 +49,12 @@ def build_golden(
     boundaries: Sequence[int] | None = None,
     name: str | None = None,
     device: str = "cpu",
+    threads: int | None = None,
     say: Callable[[str], None] = lambda text: None,
     progress: Progress = silent,
 ) -> None:
     """Run the target at `target` on `prompts` and write every boundary (or `boundaries`) to `out`. `words`: what each
-    prompt was made from.
+    prompt was made from. `threads`: how many compute on a CPU, torch's own number without; another reads meanwhile.
 
     One layer of weights is in memory at a time, so a target of any size will do, and nothing above the highest boundary is
     read. What has been computed is kept beside `out` until the golden is written: after a stop the same call goes on.
@@ -75,6 +76,10 @@ def build_golden(
     if dtype not in WIDER:
         raise SpecwireError(f"dtype {dtype!r} cannot be built: choose one of {', '.join(WIDER)}")
 
+    if threads:
+        import torch
+
+        torch.set_num_threads(threads)
     checkpoint = Checkpoint(target, config, device)
     wider = WIDER[dtype]
     made_of = {
