@@ -231,6 +231,45 @@ def test_scripts_as_people_write_them(options, tmp_path, text, refused):
     assert len(launch.refusals) == len(refused)
 
 
+SLIPS = [
+    ("--model-path /m \u2011\u2011speculative\u2011algorithm EAGLE3 --speculative-num-steps 3", "begins with \u2011"),
+    ("--model-path /m --speculative\u2011algorithm EAGLE3 --speculative-num-steps 3", "has \u2011 (hyphen) in it"),
+    ("--model-path /m -\u2013speculative-algorithm EAGLE3 --speculative-num-steps 3", "begins with \u2013"),
+    ("--model-path /m\u00a0--speculative-algorithm EAGLE3 --speculative-num-steps 3", "has a no-break space in it"),
+    ("--model-path /m \u200b--speculative-algorithm EAGLE3 --speculative-num-steps 3", "cannot be seen"),
+    ("--model-path \u201c/m\u201d --speculative-algorithm EAGLE3 --speculative-num-steps 3", "curly quotes"),
+    (
+        "'--model-path /m' '--speculative-algorithm EAGLE3' '--speculative-num-steps 3'",
+        "an option and its value in one word",
+    ),
+    (
+        "'--model-path /m --speculative-algorithm EAGLE3 --speculative-num-steps 3'",
+        "an option and its value in one word",
+    ),
+]
+
+
+@pytest.mark.parametrize("words, said", SLIPS)
+def test_slips_of_typing_are_named_and_read_as_they_were_meant(options, words, said):
+    launch = typed_launch(f"python -m sglang.launch_server {words}", options)
+    assert {name: launch.get(name) for name in MEANT} == MEANT
+    assert [said in refusal.why for refusal in launch.refusals] == [True]
+
+
+@pytest.mark.parametrize(
+    "value", ["/path/to/model", "path/to/model", "YOUR_MODEL", "/models/YOUR_MODEL", "[model path]"]
+)
+def test_what_is_to_be_filled_in_is_likely_a_placeholder(options, value):
+    (refusal,) = typed_launch(f"--model-path '{value}'", options).refusals
+    assert refusal.why == f"{value} looks like a placeholder" and refusal.confidence == "likely"
+
+
+def test_a_page_and_a_comment_around_a_launch(options, tmp_path):
+    place = tmp_path / "notes.md"
+    place.write_text(": <<'OLD'\nsglang serve /other\nOLD\n```bash\nsglang serve /m --tp 2\n```\n")
+    assert in_file(place).read(options).get("model-path") == "/m"
+
+
 POD = """
 containers:
   - name: engine

@@ -81,7 +81,10 @@ def draft_window(config: Mapping[str, Any]) -> int | None:
 def rope_theta(config: Mapping[str, Any]) -> float | None:
     """The base of a model's rotary embedding, nested in `rope_parameters` or beside them; None when not given."""
     nested = config.get("rope_parameters")
-    inner = nested.get("rope_theta") if isinstance(nested, dict) else None
+    nested = nested if isinstance(nested, dict) else {}
+    if isinstance(whole := nested.get("full_attention"), dict):  # settings for each kind of layer
+        nested = whole
+    inner = nested.get("rope_theta")
     value = inner if inner is not None else config.get("rope_theta")
     return float(value) if isinstance(value, (int, float)) and abs(value) < 1e300 else None
 

@@ -48,6 +48,8 @@ def layer_ids_fix(evidence: Evidence, captured: Sequence[int]) -> str:
     release = context.release
     key = "eagle_config.eagle_aux_hidden_state_layer_ids in the draft's config.json"
     ids = context.layer_ids
+    if context.aux_off:
+        key = f'{key}, with "use_aux_hidden_state": true beside them'
     write = context.ids_for(trained)
     if write is not None and write == ids:
         return (

@@ -23,6 +23,8 @@ IDS = (
 
 def check(facts: Facts) -> list[Check]:
     rule = facts.rule
+    if facts.foreign:
+        return _not_judged("the draft's config is in a layout that is not read: draft-load", needed=True)
     if facts.kind != EAGLE3:
         return _not_judged("the draft is no EAGLE-3 draft, and captured boundaries are what those take", needed=True)
     if rule.absent or (rule.captured == () and rule.problem):
@@ -158,6 +160,13 @@ def _detail(facts: Facts, name: str, captured: tuple[int, ...], trained: tuple[i
 
 
 def _fix(facts: Facts, trained: tuple[int, ...]) -> str:
+    if not facts.plumbing.use_aux and facts.plumbing.reads_config:
+        on = 'Set "use_aux_hidden_state": true in the draft\'s eagle_config'
+        return (
+            f"{on}. {advice(facts.rule, trained)}"
+            if facts.plumbing.layer_ids != facts.rule.ids_for(trained)
+            else f"{on}."
+        )
     if not facts.plumbing.reads_config:
         only = list(facts.rule.captured or [])
         return f"use a release that reads eagle_config.{KEY}; this one captures {only} only"

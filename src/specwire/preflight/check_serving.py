@@ -117,6 +117,14 @@ def _other_rotation(facts: Facts) -> Check | None:
     """
     theirs, mine = rope_theta(facts.target), rope_theta(facts.draft)
     scaled = [_scaling(config) for config in (facts.target, facts.draft)]
+    shares = [_turned(config) for config in (facts.target, facts.draft)]
+    if theirs is not None and shares[0] != shares[1]:
+        return suspected(
+            "rope",
+            f"the draft turns {shares[1]:g} of each head by its position, its target {shares[0]:g}: wrong, unless it was "
+            "trained so",
+            "look up the partial_rotary_factor that the draft was trained with, and write it into its config.json",
+        )
     if theirs is None or (theirs == (mine or DEFAULT_THETA) and scaled[0] == scaled[1]):
         return None
     if mine is None and scaled[1] is None:
@@ -128,6 +136,14 @@ def _other_rotation(facts: Facts) -> Check | None:
         f"{said}, its target has {theirs:g}{_scaled(scaled[0])}: wrong, unless it was trained so",
         "look up the rotary settings that the draft was trained with, and write them into its config.json",
     )
+
+
+def _turned(config: Mapping[str, Any]) -> float:
+    """The share of each head that a model turns by the position, by its config."""
+    nested = config.get("rope_parameters")
+    inner = nested.get("partial_rotary_factor") if isinstance(nested, dict) else None
+    value = inner if inner is not None else config.get("partial_rotary_factor")
+    return float(value) if isinstance(value, (int, float)) and 0 < value <= 1 else 1.0
 
 
 def _scaling(config: Mapping[str, Any]) -> tuple[str, float] | None:

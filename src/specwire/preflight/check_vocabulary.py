@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from array import array
 
+from specwire.errors import SpecwireError
 from specwire.preflight.facts import Facts
-from specwire.preflight.outcome import Check, fault, ok
+from specwire.preflight.outcome import Check, fault, ok, skipped
 
 _AGAIN = "export the draft with the map that it was trained with"
 
 
 def check(facts: Facts) -> list[Check]:
+    if facts.foreign:
+        return [skipped("vocab-map", "the draft's config is in a layout that is not read: draft-load", needed=True)]
     vocabulary = facts.draft.get("vocab_size")
     if type(vocabulary) is not int:
         return [fault("vocab-map", f"{facts.draft_dir}/config.json gives vocab_size as {vocabulary!r}", "correct it")]
@@ -22,8 +25,10 @@ def check(facts: Facts) -> list[Check]:
             return [fault("vocab-map", f"{said}: drafted ids would stay below {size}", _AGAIN)]
         return [ok("vocab-map", f"the draft has the whole vocabulary of {vocabulary}: no map is needed")]
     found = _sizes(facts, d2t, t2d, size, vocabulary)
-    if found is None:
-        found = _values(facts.weights.integers(d2t), facts.weights.integers(t2d) if t2d else None, vocabulary)
+    try:
+        found = found or _values(facts.weights.integers(d2t), facts.weights.integers(t2d) if t2d else None, vocabulary)
+    except SpecwireError as error:
+        return [fault("vocab-map", str(error), "export the draft with d2t in int64 and t2d in bool")]
     return [found or ok("vocab-map", f"d2t maps {size} draft ids into {vocabulary}" + (", t2d agrees" if t2d else ""))]
 
 

@@ -31,12 +31,13 @@ def check(facts: Facts) -> list[Check]:
 def _loads(facts: Facts) -> Check:
     names = facts.draft["architectures"]
     if facts.foreign:
+        ids = facts.rule.ids_for(facts.trained) if facts.trained and not facts.assumed else None
         return fault(
             "draft-load",
             f"{facts.draft_dir}/config.json is in speculators' own layout: the draft's sizes stand in {NESTED}, where "
             f"{facts.release} does not look",
             f"convert it: write what {NESTED} holds at the top of config.json, with draft_vocab_size, "
-            f'"architectures": ["{EAGLE3_CLASS}"] and eagle_config.{KEY}',
+            f'"architectures": ["{EAGLE3_CLASS}"] and eagle_config.{KEY}{f" = {ids}" if ids else ""}',
         )
     if facts.misnamed:
         return _misnamed(facts, names[0])

@@ -60,6 +60,15 @@ def _tree(facts: Facts) -> Check | None:
     built = facts.model.shape("fc.weight") if facts.model else None
     if built is None or built == facts.fc:
         return None
+    given = len(facts.plumbing.layer_ids or ())
+    if given and facts.fc[0] == built[0] and built[1] == given * facts.hidden and not facts.fc_in % facts.hidden:
+        count = facts.fc_in // facts.hidden
+        return fault(
+            "fc-width",
+            f"{given} layer id{'s' * (given > 1)} make {facts.release} build fc as {list(built)} ({facts.model.where}); the "
+            f"checkpoint's takes {facts.fc_in} = {count} x {facts.hidden}",
+            f"give {count} layer ids in eagle_config, each within the target's layers",
+        )
     if facts.draft.get("target_hidden_size") is None and facts.fc_in == facts.slots * facts.hidden:
         return fault(
             "fc-width",

@@ -99,7 +99,8 @@ def _words(document: Mapping[Any, Any], options: Options, merger: Merger, name: 
         elif plain in refused:
             option = refused[plain]
             why = f"{name}: Unsupported config option '{plain}' with action '{option.made_by}'"
-            refusals.append(Refusal(why, f"give it on the command line: {option.names[0]}", f"--{key}"))
+            fix = "take it out" if value is False else f"give it on the command line: {option.names[0]}"
+            refusals.append(Refusal(why, fix, f"--{key}"))
         elif isinstance(value, bool):
             alone = merger.true_as == "flag" or (merger.true_as == "known" and plain in flags)
             words += ([f"--{key}"] if value else []) if alone else [f"--{key}", str(value).lower()]

@@ -17,7 +17,12 @@ _MODULES = ("sglang.launch_server", "sglang.srt.entrypoints.http_server")
 _INSIDE = re.compile(r"\s-m\s+sglang[.\w]+|sglang/\S*launch_server\.py|\bsglang\s+serve\b")
 # What a word processor or a chat makes of two hyphens.
 DASHES = {"\u2013": "en dash", "\u2014": "em dash", "\u2212": "minus sign", "\u2012": "figure dash", "\u2011": "hyphen"}
+_DASHED = re.compile(f"-?[{''.join(DASHES)}][-{''.join(DASHES)}]*")
+# Likewise of blanks and quotes; and what cannot be seen at all.
+_BLANKS, _UNSEEN, _CURLY = "\u00a0\u2007\u202f\u3000", "\u200b\u200c\u2060\ufeff", "\u201c\u201d\u201e\u2018\u2019"
 _HOLDER = re.compile(r"<[A-Za-z][^<>]*>")
+_TO_FILL_IN = re.compile(r"/?path/to(?:/.*)?|\[[a-z][a-z _-]*\]|(?:.*[/_-])?YOUR[_-]\w.*", re.S)
+_FENCE = re.compile(r"^[ \t]*```.*$", re.M)
 _EXEC = re.compile(r"^[ \t]*(ENTRYPOINT|CMD)[ \t]+(\[[^\]]*\])", re.M | re.I)
 _TEMPLATE = re.compile(r"\{\{.*?\}\}", re.S)
 YAML_LIMIT = LIMIT // 4
@@ -48,7 +53,7 @@ def launches(text: str, where: str, *, script: bool) -> list[Found]:
         text, script = arguments, False
     if script and (listed := _image(text)):
         return _of_words(listed, where)
-    commands = split_commands(text, where)
+    commands = split_commands(_FENCE.sub("", text) if script else text, where)
     found = list(_in_commands(commands, where, script, _LEVELS))
     if found or not commands:
         return found
@@ -198,6 +203,8 @@ def _in_commands(commands: Sequence[Command], where: str, script: bool, levels: 
 def _inside(command: Command, exported: Mapping[str, str], where: str, script: bool, levels: int) -> Iterator[Found]:
     """The launches in a script that is a word of a command, or is handed to it as a here-document."""
     words = command.words
+    if words[0] in (":", "true"):
+        return  # a here-document in place of a comment
     inner = next((word for word in words if _INSIDE.search(f" {word}") and re.search(r"\s", word)), None)
     around = exported | assignments(words[: words.index(inner)] if inner is not None else words)
     scripts: list[tuple[str, Mapping[str, Any]]] = [(inner, around)] if inner is not None else []
@@ -234,17 +241,56 @@ def _written(found: Found, outside: Sequence[Command], torn: list[int], script: 
         why += f" stand{'s' * (len(lines) == 1)} outside the command"
         fix = "end each line but the last in a backslash, with no comment between"
         refusals.append(Refusal(f"{why}: a backslash is missing", fix, outside[0].words[0], "likely"))
-    words = [*found.words, *(word for command in outside for word in command.words)]
-    dashed = next((word for word in words if word[:1] in DASHES), None)
-    if dashed is not None:
-        why = f"{dashed.partition('=')[0]} begins with {dashed[0]} ({DASHES[dashed[0]]}), where -- was meant"
-        refusals.append(Refusal(why, "write two hyphens", dashed))
-        words = ["--" + word.lstrip("".join(DASHES) + "-") if word[:1] in DASHES else word for word in words]
+    words, typed = _typed([*found.words, *(word for command in outside for word in command.words)])
+    refusals += typed
     for holder in dict.fromkeys(match[0] for word in words if (match := _HOLDER.search(shown(word)))):
         if any(_is_holder(word, holder) for word in words):
             refusals.append(Refusal(f"{holder} is a placeholder", f"write what {holder} stands for", holder))
+    for word in words:
+        if _TO_FILL_IN.fullmatch(value := shown(word).rpartition("=")[2]) and "<" not in value:
+            refusals.append(
+                Refusal(f"{value} looks like a placeholder", f"write what {value} stands for", value, "likely")
+            )
     words = [opened(word) if _HOLDER.fullmatch(word) else word for word in words]
     return replace(found, words=words, refusals=(*found.refusals, *refusals))
+
+
+def _typed(words: list[str]) -> tuple[list[str], list[Refusal]]:
+    """The words with the characters that were meant, where a word processor, a chat or a web page put others."""
+    made, refusals = [], []
+    for word in words:
+        plain = "".join(char for char in word if char not in _UNSEEN)
+        if plain != word:
+            refusals.append(Refusal(f"{plain!r} has a character in it that cannot be seen", "type it anew", word))
+        if set(_BLANKS) & set(plain) and "--" in plain:
+            why = f"{plain!r} has a no-break space in it, where a plain one was meant"
+            refusals.append(Refusal(why, "type the space anew", word))
+            plain = re.sub(f"[{_BLANKS}]", " ", plain)
+        if plain[:1] in _CURLY or (plain.startswith("--") and plain.partition("=")[2][:1] in tuple(_CURLY)):
+            refusals.append(Refusal(f"{plain} has curly quotes, where plain ones were meant", "write ' or \"", word))
+            plain = re.sub(f"[{_CURLY}]", "", plain)
+        made += plain.split(" ") if plain != word and " " in plain else [plain]
+    dashed = next((found for word in made if (found := _DASHED.match(word))), None)
+    inside = next((word for word in made if word[:2] == "--" and set(DASHES) & set(word.partition("=")[0])), None)
+    if dashed is not None:
+        sign = next(char for char in dashed[0] if char in DASHES)
+        why = f"{dashed.string.partition('=')[0]} begins with {sign} ({DASHES[sign]}), where -- was meant"
+        refusals.append(Refusal(why, "write two hyphens", dashed.string))
+    elif inside is not None:
+        sign = next(char for char in inside if char in DASHES)
+        why = f"{inside.partition('=')[0]} has {sign} ({DASHES[sign]}) in it, where - was meant"
+        refusals.append(Refusal(why, "write hyphens", inside))
+    if dashed or inside:
+        made = [_hyphened(word) for word in made]
+    return made, refusals
+
+
+def _hyphened(word: str) -> str:
+    """An option with the hyphens that were meant; another word as it is."""
+    name, equals, value = word.partition("=")
+    if found := _DASHED.match(name):
+        name = "--" + name[found.end() :]
+    return re.sub(f"[{''.join(DASHES)}]", "-", name) + equals + value if name.startswith("--") else word
 
 
 def _is_holder(word: str, holder: str) -> bool:

@@ -201,7 +201,7 @@ class _Run:
         if stray:
             refusal, meant = self._stray(stray), self._meant(stray)
             if meant:
-                raise _Refused(refusal, [meant.get(word, word) for word in self.words])
+                raise _Refused(refusal, [part for word in self.words for part in meant.get(word, [word])])
             self.refusals.append(refusal)
         if self.complete and not opened and not self.helped:
             self._required(values)
@@ -221,7 +221,12 @@ class _Run:
         why = f"unrecognized arguments: {' '.join(map(shown, words[:40]))}{more}"
         named = [word for word in words if word.startswith("-") and len(word) > 1]
         if meant := self._meant(words):
-            written = [word.partition("=")[0] for word in meant.values()]
+            if apart := next((parts for parts in meant.values() if len(parts) > 1), None):
+                named = [shown(" ".join(apart))]
+                return Refusal(
+                    f"{why}: an option and its value in one word", f"make {apart[0]} a word of its own", named[0]
+                )
+            written = [parts[0].partition("=")[0] for parts in meant.values()]
             return Refusal(why, f"write {', '.join(written[:4])}{' ...' * (len(written) > 4)}", named[0])
         for word in named[:5]:
             if near := self.options.near(word):
@@ -229,14 +234,20 @@ class _Run:
         fix = "take it out, or use a release that has it" if named else "take the stray word out, or quote the value"
         return Refusal(why, fix, words[0])
 
-    def _meant(self, words: list[str]) -> dict[str, str]:
-        """Words that are options but for how they are written: underscores for hyphens, or one hyphen for two."""
+    def _meant(self, words: list[str]) -> dict[str, list[str]]:
+        """Words that are options but for how they are written: underscores for hyphens, one hyphen for two, or an
+        option and its value in one word."""
         found = {}
         for word in words:
-            name, equals, value = word.partition("=")
+            first, *rest = word.split(maxsplit=1) or [""]
+            name, equals, value = first.partition("=")
             written = f"--{name.lstrip('-').replace('_', '-')}"
-            if name.startswith("-") and written != name and isinstance(option := self._option(written), Option):
-                found[word] = f"{option.names[0]}{equals}{value}"
+            if not name.startswith("-") or not isinstance(option := self._option(written), Option):
+                continue
+            if rest and not equals:
+                found[word] = [option.names[0], *(rest[0].split() if "--" in rest[0] else rest)]
+            elif not rest and written != name:
+                found[word] = [f"{option.names[0]}{equals}{value}"]
         return found
 
     def _recovered(self, error: argparse.ArgumentError) -> _Refused:

@@ -132,6 +132,11 @@ def graph_order(rule: Rule, plumbing: Plumbing) -> tuple[tuple[int, ...], str] |
 def advice(rule: Rule, wanted: Sequence[int]) -> str:
     """What to write into the draft's config so that this tree captures `wanted`, the boundaries in slot order."""
     ids = rule.ids_for(wanted)
+    if ids is None and rule.num_layers is not None and max(wanted, default=0) > rule.num_layers:
+        return (
+            f"The target has {rule.num_layers} layers, so there is no boundary {max(wanted)}: serve the target that the draft "
+            "was trained for, or correct the list of trained boundaries."
+        )
     if ids is None:
         return (
             f"No layer ids make {rule.release} capture {list(wanted)} for {rule.architecture}: serve it with a release that "
