@@ -53,6 +53,33 @@ def test_caches_of_a_view_are_its_own(tree, tmp_path):
     view_of(tree, tmp_path / "view")  # compiled code is no reason to keep it
 
 
+def test_compiled_files_of_what_is_not_changed_are_taken_over(tree, tmp_path):
+    """To compile an engine anew takes seconds at each start; what was compiled from other source is left behind."""
+    subprocess.run([sys.executable, "-m", "compileall", "-q", tree.package], check=True)
+    before = snapshot(tree.root)
+    view = view_of(tree, tmp_path / "view")
+    taken = {path.name.partition(".")[0] for path in view.package.rglob("*.pyc")}
+    assert "version" in taken and all(path.is_symlink() for path in view.package.rglob("*.pyc"))
+    assert not taken & {name.rpartition("/")[2].removesuffix(".py") for name in TAPPED}
+    code = "import sglang.version, sglang; print(sglang.version.__cached__, sglang.version.__file__)"
+    for touched in (False, True):
+        if touched:  # the source is newer than what was compiled of it: Python compiles it into the view
+            os.utime(tree.path("sglang/version.py"), (2e9, 2e9))
+        environment = {"PYTHONPATH": str(view.root), "PATH": os.environ["PATH"]}
+        subprocess.run([sys.executable, "-c", code], env=environment, cwd="/", check=True)
+        (compiled,) = view.path("sglang/__pycache__").glob("version.*")
+        assert compiled.is_symlink() is not touched
+    assert {name: row for name, row in snapshot(tree.root).items() if name != "sglang/version.py"} == {
+        name: row for name, row in before.items() if name != "sglang/version.py"
+    }
+
+
+def test_compiled_files_that_hide_their_source_stay_behind(tree, tmp_path):
+    compile_all = [sys.executable, "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash", tree.package]
+    subprocess.run(compile_all, check=True)
+    assert not list(view_of(tree, tmp_path / "view").package.rglob("*.pyc"))
+
+
 def test_commands_on_a_view_never_write_through_its_links(tree, tmp_path):
     before = snapshot(tree.root)
     view = view_of(tree, tmp_path / "view", ["draft-input"])

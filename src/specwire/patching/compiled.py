@@ -32,13 +32,14 @@ def tapped(path: Path) -> list[Path]:
     return [each for each in _unchecked(path) if marks.NAME in read_bytes(each)]
 
 
+def is_unchecked(compiled: Path) -> bool:
+    """Whether Python takes this compiled file whatever its source holds by now."""
+    with open_regular(compiled) as file:
+        flags = int.from_bytes(file.read(8)[4:], "little")
+    return bool(flags & _HASHED) and not flags & _CHECKED
+
+
 def _unchecked(path: Path) -> list[Path]:
     if path.suffix != ".py":
         return []
-    found = []
-    for each in sorted((path.parent / "__pycache__").glob(f"{path.stem}.*.pyc")):
-        with open_regular(each) as file:
-            flags = int.from_bytes(file.read(8)[4:], "little")
-        if flags & _HASHED and not flags & _CHECKED:
-            found.append(each)
-    return found
+    return [each for each in sorted((path.parent / "__pycache__").glob(f"{path.stem}.*.pyc")) if is_unchecked(each)]

@@ -1,7 +1,8 @@
 """A patched view of a tree: real directories, links to the tree's own files, and real files where taps are.
 
-Directories are real so that Python's caches land in the view and never in the tree. Commands that change a
-view replace its links by files; what the links lead to is never written.
+Directories are real so that Python's caches land in the view and never in the tree. The tree's own caches of files that
+are not changed are linked, too: to compile all of an engine anew takes seconds at each start. Python replaces such a link,
+and never writes what it leads to. Commands that change a view replace its links by files, likewise.
 """
 
 from __future__ import annotations
@@ -19,8 +20,11 @@ from specwire.errors import SpecwireError
 from specwire.patching import marks
 from specwire.patching.outcome import Outcome
 from specwire.regular import open_directory, read_source
+from specwire.trees.compiled import is_unchecked
 from specwire.trees.transaction import digest, locked, temporary
 from specwire.trees.tree import MARKER, PACKAGE
+
+CACHES = "__pycache__"
 
 
 def make_overlay(outcome: Outcome, where: str | os.PathLike[str], force: bool = False) -> Path:
@@ -118,7 +122,7 @@ def _not_ours(place: Path, tree: Path, force: bool) -> Iterator[Path]:
     if force:
         return
     for folder, folders, names in os.walk(place / PACKAGE):
-        folders[:] = sorted(name for name in folders if name != "__pycache__")
+        folders[:] = sorted(name for name in folders if name != CACHES)
         for path in (Path(folder, name) for name in sorted(names) if name != MARKER and not temporary(name)):
             if not path.is_symlink() and not _is_ours(path, tree / path.relative_to(place)):
                 yield path
@@ -160,6 +164,8 @@ def _fill(building: Path, outcome: Outcome) -> None:
     for change in outcome.changes:
         target = building / change.path.relative_to(tree.root)
         target.unlink(missing_ok=True)
+        for compiled in (target.parent / CACHES).glob(f"{glob.escape(target.stem)}.*"):
+            compiled.unlink()  # of what was there before; some are taken without a look at the source
         if change.after is not None:
             target.write_bytes(change.after)
             if change.before is not None:
@@ -174,8 +180,10 @@ def _link(source: str, target: Path, outer: tuple[str, ...]) -> None:
     target.mkdir()
     with os.scandir(source) as entries:
         for entry in entries:
-            if entry.name in ("__pycache__", MARKER) or temporary(entry.name):
+            if entry.name == MARKER or temporary(entry.name):
                 continue
+            if target.name == CACHES and not (entry.name.endswith(".pyc") and not is_unchecked(Path(entry.path))):
+                continue  # such a file would hide what is put into the view later
             if entry.is_dir():
                 _link(entry.path, target / entry.name, (*outer, real))
             else:
