@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import importlib
 import os
 import stat
+import threading
 from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -165,6 +167,8 @@ def judged_run(
     """
     from specwire.engine.run import EngineFailed
 
+    # What compares takes a second to import, for which the engine's boot has room.
+    threading.Thread(target=importlib.import_module, args=("torch",), daemon=True).start()
     comparing = "comparing with the golden" if job.golden else "comparing the last states with the answers"
     try:
         result = _run_engine(job, view, out, progress, settings or {}, driver)

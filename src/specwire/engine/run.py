@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -157,6 +159,10 @@ def resolve_device(device: str, python: str) -> str:
         return device
     if device != "auto":
         raise SpecwireError(f"device {device!r}: none of auto, cuda, cpu.")
+    if python == sys.executable and find_spec("torch"):
+        import torch  # what compares needs it, too: once is enough
+
+        return "cuda" if torch.cuda.is_available() else "cpu"
     code = "import torch; print('cuda' if torch.cuda.is_available() else 'cpu')"
     asked = ask(python, code, seconds=300)
     if asked.returncode:

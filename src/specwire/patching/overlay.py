@@ -18,9 +18,9 @@ from pathlib import Path
 
 from specwire.errors import SpecwireError
 from specwire.patching import marks
+from specwire.patching.compiled import is_unchecked
 from specwire.patching.outcome import Outcome
 from specwire.regular import open_directory, read_source
-from specwire.trees.compiled import is_unchecked
 from specwire.trees.transaction import digest, locked, temporary
 from specwire.trees.tree import MARKER, PACKAGE
 
