@@ -13,7 +13,7 @@ import pickletools
 import struct
 import zipfile
 from dataclasses import dataclass
-from typing import IO, Any, BinaryIO, cast
+from typing import IO, Any, cast
 
 PICKLE_LIMIT = 64 * 1024 * 1024
 OPCODE_LIMIT = 1_000_000  # some forty thousand tensors
@@ -48,7 +48,7 @@ class Refused(Exception):
     """The file holds what no dict of plain tensors needs, or would come to more than it stores."""
 
 
-def look_through(file: BinaryIO) -> None:
+def look_through(file: IO[bytes]) -> None:
     """Raise Refused, or leave the file at its start, to be loaded."""
     start = file.read(4)
     file.seek(0)
@@ -60,7 +60,7 @@ def look_through(file: BinaryIO) -> None:
     file.seek(0)
 
 
-def _archive(file: BinaryIO) -> None:
+def _archive(file: IO[bytes]) -> None:
     if _directory_size(file) > DIRECTORY_LIMIT:
         raise Refused("its directory lists more records than any prompt has")
     try:
@@ -77,7 +77,7 @@ def _archive(file: BinaryIO) -> None:
         raise Refused("it is a damaged archive") from error
 
 
-def _directory_size(file: BinaryIO) -> int:
+def _directory_size(file: IO[bytes]) -> int:
     """Bytes of a zip's list of records, as the two kinds of its end say it, whichever says more."""
     file.seek(0, 2)
     file.seek(max(0, file.tell() - (1 << 16) - 200))
@@ -102,7 +102,7 @@ class _Made:
     depth: int = 0
 
 
-def _opcodes(stream: BinaryIO) -> None:
+def _opcodes(stream: IO[bytes]) -> None:
     """Go through one pickle without making anything. Raises Refused for a name that plain tensors do not need, and for
     too much of anything."""
     stack: list[_Made | None] = []  # None is a mark
@@ -171,7 +171,7 @@ def _of(name: str, taken: list[_Made | None]) -> _Made:
 class _Bounded:
     """The stream, whose reads are for what it can hold: a length in a pickle is only a claim."""
 
-    def __init__(self, stream: BinaryIO) -> None:
+    def __init__(self, stream: IO[bytes]) -> None:
         self.stream = stream
         self.left = PICKLE_LIMIT
 

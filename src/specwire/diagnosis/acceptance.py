@@ -4,10 +4,12 @@ causes that explain the numbers equally well, and makes none.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from specwire.answers import Answers
 from specwire.capture import Capture, open_capture
@@ -40,10 +42,12 @@ class Share:
 
     def falls_from(self, other: Share) -> bool:
         """Whether this share is clearly the lower one, with enough seen of both."""
+        if self.value is None or other.value is None:
+            return False
         if min(self.trials, other.trials) < ENOUGH or not self.value < LOW * other.value:
             return False
         both = (self.hits + other.hits) / (self.trials + other.trials)
-        error = (both * (1 - both) * (1 / self.trials + 1 / other.trials)) ** 0.5
+        error = math.sqrt(both * (1 - both) * (1 / self.trials + 1 / other.trials))
         return other.value - self.value > SURE * error
 
 
@@ -79,7 +83,7 @@ class Acceptance:
 
     @property
     def points_to(self) -> tuple[str, ...]:
-        return POINTS_TO.get(self.pattern, ())
+        return POINTS_TO.get(self.pattern or "", ())
 
     def _between(self, shares: Mapping[int, Share], name: str) -> str | None:
         """`name`, when one alone does well and several do not."""
@@ -151,7 +155,7 @@ def described(found: Acceptance) -> str | None:
     return f"{words}: {found.pattern}, as seen with {', '.join(found.points_to)} (a prior, never a proof)"
 
 
-def document(found: Acceptance) -> dict:
+def document(found: Acceptance) -> dict[str, Any]:
     """For the JSON: shares as [hits, trials]."""
 
     def pair(share: Share) -> list[int]:
@@ -172,8 +176,8 @@ def document(found: Acceptance) -> dict:
 
 
 def _histogram(cycles: Sequence[Cycle]) -> tuple[int, ...]:
-    counts = [one.accepted for one in cycles]
-    return tuple(counts.count(number) for number in range(max(counts) + 1))
+    counts = [one.accepted for one in cycles if one.accepted is not None]
+    return tuple(counts.count(number) for number in range(max(counts, default=-1) + 1))
 
 
 def _by_position(histograms: Sequence[Sequence[int]], most: int) -> tuple[Share, ...]:
@@ -196,7 +200,7 @@ def _grouped(cycles: Sequence[Cycle], key: Callable[[Cycle], int]) -> dict[int, 
     groups: dict[int, list[Cycle]] = {}
     for one in cycles:
         groups.setdefault(key(one), []).append(one)
-    return {name: Share(sum(one.accepted > 0 for one in group), len(group)) for name, group in groups.items()}
+    return {name: Share(sum(bool(one.accepted) for one in group), len(group)) for name, group in groups.items()}
 
 
 def _rest(shares: Sequence[Share]) -> Share:
@@ -208,4 +212,4 @@ def _sum(shares: Sequence[Share]) -> Share:
 
 
 def _percent(share: Share) -> str:
-    return f"{100 * share.value:.0f} %"
+    return f"{100 * (share.value or 0.0):.0f} %"

@@ -43,7 +43,8 @@ class Context:
 
     @property
     def algorithm(self) -> str | None:
-        return self.launch.get("speculative-algorithm")
+        named: str | None = self.launch.get("speculative-algorithm")
+        return named
 
     @property
     def stages(self) -> int:

@@ -324,7 +324,8 @@ class Reference:
 
     def _norm(self, x: torch.Tensor, ending: str) -> torch.Tensor:
         unit = x / (x.square().mean(dim=-1, keepdim=True) + self.eps).sqrt()
-        return unit * self._rows(self.name(ending), [0], flat=True) if self.name(ending) else unit
+        name = self.name(ending)
+        return unit * self._rows(name, [0], flat=True) if name else unit
 
     def _linear(self, x: torch.Tensor, ending: str, file: TensorFile | None = None) -> torch.Tensor:
         """`x` times a matrix of the checkpoint, or of another file."""

@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from specwire.capture import open_capture
 from specwire.errors import SpecwireError, said
@@ -81,13 +81,16 @@ def _held(file: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
     import torch
 
     if file.name.endswith(".safetensors"):
-        stored = open_tensors(file)
-        _bounded(file, sum(entry.stop - entry.start for name, entry in stored.tensors.items() if name in KNOWN))
+        tensors_file = open_tensors(file)
+        entries = tensors_file.tensors
+        _bounded(file, sum(entry.stop - entry.start for name, entry in entries.items() if name in KNOWN))
         yield (
             str(file),
             {
-                name: stored.rows(name) if name in KNOWN and entry.shape else _Unread(entry.torch_name, entry.shape)
-                for name, entry in stored.tensors.items()
+                name: tensors_file.rows(name)
+                if name in KNOWN and entry.shape
+                else _Unread(entry.torch_name, entry.shape)
+                for name, entry in entries.items()
             },
         )
         return
@@ -140,9 +143,9 @@ def _loaded(file: Path) -> tuple[Any, int]:
                         _bounded(file, whole.tell() + len(block))
                         whole.write(block)
                 whole.seek(0)
-                stored = whole
-            look_through(stored)
-            return torch.load(stored, map_location="cpu", weights_only=True), os.fstat(stored.fileno()).st_size
+            held: IO[bytes] = whole if file.name.endswith(".gz") else stored
+            look_through(held)
+            return torch.load(held, map_location="cpu", weights_only=True), os.fstat(held.fileno()).st_size
     except SpecwireError:
         raise
     except Exception as error:  # torch reports a refused pickle, a cut file and a foreign one by several types
@@ -247,7 +250,7 @@ def _layers(file: str, name: str, states: torch.Tensor, tokens: int, hidden: int
     if states.dim() == 3 and shape[0] == 1 and shape[2] != hidden:
         states = states[0]
     if states.dim() == 2 and states.shape[0] == tokens and states.shape[1] % hidden == 0:
-        return tuple(part.contiguous() for part in states.split(hidden, dim=1))
+        return tuple(part.contiguous() for part in states.chunk(states.shape[1] // hidden, dim=1))
     if states.dim() == 3 and states.shape[2] == hidden:
         by_token, by_layer = shape[0] == tokens, shape[1] == tokens
         if by_token and by_layer:
@@ -280,7 +283,7 @@ def _captured(path: Path) -> Iterator[Record]:
     for event in events:
         for first, rows, prefix in event.requests:
             if event.boundary is not None and not prefix and rows and first + rows <= event.rows:
-                ids = tuple(event.token_ids[first : first + rows])
+                ids = tuple((event.token_ids or ())[first : first + rows])
                 prompts.setdefault(ids, {}).setdefault(event.boundary, event.file.rows("hidden_states", first, rows))
     for ids, states in prompts.items():
         known: Sequence[int] = sorted(states)

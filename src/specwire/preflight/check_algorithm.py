@@ -39,7 +39,7 @@ def check(facts: Facts) -> list[Check]:
 
 def _said(facts: Facts) -> str:
     """What shows the kind of draft: its architecture, and how many states fc takes."""
-    said, width, columns = facts.draft["architectures"][0], facts.draft_hidden_in, facts.fc_in
+    said, width, columns = str(facts.draft["architectures"][0]), facts.draft_hidden_in, facts.fc_in
     if columns is None:
         return said
     said += f", fc takes {columns}"

@@ -79,7 +79,7 @@ def _served(facts: Facts) -> Check | None:
     if facts.launch and facts.launch.unknown("model-path"):
         return skipped("wrong-target", "which target the launch serves is not known here", needed=True)
     name = facts.launch.get("model-path") if facts.launch else None
-    place = facts.launch.path("model-path") if name else None
+    place = facts.launch.path("model-path") if facts.launch and name else None
     if name and place is None and not _named(name, facts.target_dir, facts.recorded):
         return _not_here("wrong-target", f"the launch serves {name}", name, facts.target_dir)
     if place is None or _same(place, facts.target_dir) or config_hash(place) == config_hash(facts.target_dir):

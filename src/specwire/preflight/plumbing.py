@@ -122,7 +122,7 @@ def _reads_ids(node: ast.stmt) -> bool:
     )
 
 
-def _evaluate(source: Source, module: Module, node: ast.If, draft: dict[str, Any]) -> tuple[Any, bool]:
+def _evaluate(source: Source, module: Module, node: ast.If, draft: Mapping[str, Any]) -> tuple[Any, bool]:
     """Run that block on the draft's config: (ids, whether aux states are used)."""
     read = Thing(External("ModelConfig"), attrs={"hf_config": Config(dict(draft))})
     holder = Thing(External("holder"))

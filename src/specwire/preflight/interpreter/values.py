@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -136,7 +137,7 @@ class Config:
     """
 
     def __init__(
-        self, data: dict[str, Any], defaults: dict[str, Any] | None = None, never: tuple[str, ...] = ()
+        self, data: Mapping[str, Any], defaults: Mapping[str, Any] | None = None, never: tuple[str, ...] = ()
     ) -> None:
         self.data = data
         self.defaults = defaults or {}
