@@ -17,7 +17,7 @@ from specwire.diagnosis.compare import between_repeats, one_thread
 from specwire.diagnosis.context import Context
 from specwire.diagnosis.document import distances, number, rows, slot_document
 from specwire.diagnosis.evidence import Evidence
-from specwire.diagnosis.finding import Cause, NotSeen, Partly, Skipped
+from specwire.diagnosis.finding import Cause, NotSeen, Partly, Skipped, listed
 from specwire.diagnosis.gather import gather
 from specwire.diagnosis.judge import Slot, judge, missing_rows
 from specwire.diagnosis.scope import document as scope_document
@@ -218,6 +218,13 @@ def _reasons(evidence: Evidence, slots: list[Slot]) -> list[str]:
     elif evidence.site != "draft-input":
         reasons.append(f"nothing was captured at draft-input; {evidence.site} shows the target's side only")
     reasons += _blindness(evidence)
+    if slots and all(slot.state == "match" for slot in slots):
+        reasons += [
+            f"{side.site} is not the golden's at boundaries {listed(side.boundaries)}, off by up to {side.rel_l2:.2g}, and what "
+            "reached the draft is: one of the two records is not what the target computed"
+            for side in target_sites(evidence)
+            if side.state == "differs"
+        ]
     if missing := missing_rows(evidence):
         prompt, position, _ = missing[0]
         count = sum(end - first for _, first, end in missing)
