@@ -16,8 +16,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "fixtures" / "zoo"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "fixtures" / "mutants"))
 import hunt
 from compare import difference
-from operators import Seen, Tensor, Text, changes
-from places import CAUSES, DRAFT, PARTS, RANK, TARGET, parts_of
+from operators import Change, Seen, Tensor, Text, changes
+from places import CAUSES, DRAFT, PARTS, POSITION, RANK, TARGET, parts_of
 
 from specwire.registry import modules
 
@@ -80,6 +80,19 @@ def test_taps_words_and_what_did_not_run_are_left_alone():
     for _, _, data in made():
         assert b"if _specwire.on: _specwire.captured(self, hidden)\n" in data and b'"""Not to be changed."""' in data
     assert made(replace(SEEN, lines=frozenset())) == []
+
+
+def test_a_change_may_be_called_of_its_place_and_of_what_it_changes():
+    change = Change(0, 1, "x", "name", 1)
+    one = hunt.Mutant("llama", 2, "models/llama.py", "f", 1, "serve", (DRAFT,), change)
+    assert one.right("hidden + 1") == (DRAFT,)
+    assert one.right("positions") == (DRAFT, POSITION)
+    assert (
+        one.right("all_reduce(hidden)")
+        == (DRAFT, RANK)
+        == replace(one, change=replace(change, guard="rank 1")).right("x")
+    )
+    assert replace(one, ranks=1).right("all_reduce(hidden)") == (DRAFT,)
 
 
 @pytest.mark.parametrize(
