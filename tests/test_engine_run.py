@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -16,7 +17,7 @@ from specwire.engine import plugin
 from specwire.engine.arguments import CPU_KERNELS, environment, rank_count, server_arguments
 from specwire.engine.log import BootProgress, last_error
 from specwire.engine.process import kill_all, processes_of, start
-from specwire.engine.run import resolve_device, run_engine
+from specwire.engine.run import DRIVER, resolve_device, run_engine
 from specwire.errors import SpecwireError
 
 
@@ -333,3 +334,28 @@ def wait_until(true, seconds: float = 20) -> None:
     while not true():
         assert time.monotonic() < until, "did not happen in time"
         time.sleep(0.05)
+
+
+@pytest.mark.parametrize("too_long", [False, True])
+def test_the_first_answer_is_sent_as_a_prompt_and_may_be_refused(too_long: bool, capsys) -> None:
+    """A context may have no room for it: what was asked for is there by then."""
+    spec = importlib.util.spec_from_file_location("driver_by_path", DRIVER)
+    driver = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(driver)
+    asked = []
+
+    class Engine:
+        def generate(self, input_ids: list[list[int]], sampling_params: dict) -> list[dict]:
+            asked.append((input_ids, sampling_params["max_new_tokens"]))
+            if too_long and len(asked) == 3:
+                raise ValueError("longer than the context")
+            return [{"output_ids": [7, 8, 9], "meta_info": {}} for _ in input_ids]
+
+    job = {"batches": [[[1, 2], [3]], [[4]]], "sampling_params": {"max_new_tokens": 3}, "again": True}
+    found = driver._answers(Engine(), job)
+    assert [len(batch) for batch in found] == [2, 1] and found[0][0]["output_ids"] == [7, 8, 9]
+    assert asked == [([[1, 2], [3]], 3), ([[4]], 3), ([[1, 2, 7, 8]], 1)]
+    assert ("longer than the context" in capsys.readouterr().out) == too_long
+    asked.clear()
+    driver._answers(Engine(), job | {"again": False})
+    assert len(asked) == 2

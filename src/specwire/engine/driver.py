@@ -99,9 +99,13 @@ def _answers(engine: Any, job: dict[str, Any]) -> list[list[dict[str, Any]]]:
     if job.get("logprobs"):
         asked |= {"return_logprob": True, "logprob_start_len": 0}
     batches = [_generate(engine, prompts, asked) for prompts in job["batches"]]
-    if job.get("again"):
-        said = [*job["batches"][0][0], *batches[0][0]["output_ids"][:-1]]
-        _generate(engine, [said], asked | {"sampling_params": {**job["sampling_params"], "max_new_tokens": 1}})
+    said = batches[0][0]["output_ids"][:-1] if batches and batches[0] else []
+    if job.get("again") and said:
+        try:
+            again = {"sampling_params": {**job["sampling_params"], "max_new_tokens": 1}}
+            _generate(engine, [[*job["batches"][0][0], *said]], asked | again)
+        except Exception as error:  # what was asked for is there, and this is for one check alone
+            print(f"specwire: the first answer could not be sent as a prompt: {error}", flush=True)
     return batches
 
 
