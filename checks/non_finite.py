@@ -11,7 +11,7 @@ from specwire.diagnosis.case import Case
 from specwire.diagnosis.evidence import Evidence
 from specwire.diagnosis.finding import Cause, NotSeen, Partly
 
-LATER = 500  # events beside those that are compared
+LATER = 2000  # events beside those that are compared
 
 
 def check(evidence: Evidence) -> Cause | Partly | None:

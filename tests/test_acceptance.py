@@ -141,9 +141,16 @@ def test_a_share_falls_by_half_and_by_three_errors_or_it_does_not(low: Share, hi
     assert low.falls_from(high) is falls and not high.falls_from(low)
 
 
+def test_answers_of_a_few_tokens_tell_nothing(tmp_path: Path) -> None:
+    """The main job makes no more: of which kind of text its prompts are would say as much as the draft."""
+    Engine(tmp_path).prefill(7, [10, 11, 12], 0, then=13)
+    write_answers(tmp_path, Answers(tuple(Answer((10, 11, 12), (13, 14, 15, 16), None, (3,)) for _ in range(4)), 1))
+    assert described(of_capture(open_capture(tmp_path), None)) is None
+
+
 def test_the_engines_own_counts_win_and_tell_of_steps_that_no_tap_saw(tmp_path: Path) -> None:
     Engine(tmp_path).prefill(7, [10, 11, 12], 0, then=13)
-    write_answers(tmp_path, Answers((Answer((10, 11, 12), (13,), None, (2, 3, 5)),), 4))
+    write_answers(tmp_path, Answers((Answer((10, 11, 12), tuple(range(13, 36)), None, (2, 3, 5)),), 4))
     found = of_capture(open_capture(tmp_path), None)
     assert (found.steps, found.length) == (10, 2.3) and found.by_ranks == {4: Share(8, 10)}
 

@@ -11,10 +11,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from specwire.answers import Answers
+from specwire.answers import Answer, Answers
 from specwire.capture import Capture, open_capture
 from specwire.diagnosis.transcript import Cycle, Transcript, transcript
 
+LONG = 8  # tokens of an answer; the first few depend on the prompt's end alone
 ENOUGH = 8  # verifications, on each side of a comparison
 LOW, SURE = 0.5, 3.0  # a fall is to less than half, and by three standard errors
 
@@ -105,10 +106,10 @@ def acceptance(
 ) -> Acceptance:
     """What a run recorded: the engine's own counts if it gave them, else the verifications in the capture. `length` is
     what somebody saw, and counts only where nothing was recorded. `others` are runs of the same system on other ranks."""
-    spoken = said.spoken if said else ()
+    spoken = [one for one in said.spoken if one.answer is None or _long(one.answer)] if said else []
     cycles = [[one for one in each.cycles if one.drafted and one.accepted is not None] for each in spoken]
     flat = [one for each in cycles for one in each]
-    counted = [one.accepted for one in answers.answers if sum(one.accepted)] if answers else []
+    counted = [one.accepted for one in answers.answers if sum(one.accepted) and _long(one)] if answers else []
     histograms = counted or [_histogram(each) for each in cycles if each]
     steps = sum(map(sum, histograms))
     if not steps:
@@ -173,6 +174,10 @@ def document(found: Acceptance) -> dict[str, Any]:
         "points_to": list(found.points_to),
         "is": "a prior, never a proof",
     }
+
+
+def _long(one: Answer) -> bool:
+    return len(one.output) >= LONG
 
 
 def _histogram(cycles: Sequence[Cycle]) -> tuple[int, ...]:
