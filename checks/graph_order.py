@@ -39,5 +39,5 @@ CAUGHT = [
 ]
 CLEAN = [
     Case("set before", forward_end={"graph": "replay", "captured": [3, 7, 10]}),
-    Case("no graphs", forward_end={"captured": [3, 7, 10]}),
+    Case("other layers, set before", slots=(2, 6, 9), forward_end={"graph": "replay", "captured": [2, 6, 9]}),
 ]
