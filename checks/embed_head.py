@@ -42,10 +42,11 @@ def check(evidence: Evidence) -> Cause | None:
         return None
     if head.name != OTHER_HEAD or evidence.draft.layer_run != AS_CONFIGURED:
         return None
+    whose = "; the target's lm_head says them all" if head.explained else ""
     return Cause(
         "certain",
         f"{head.wrong} of {head.compared} drafted tokens are not what lm_head says of the draft's own states, which are "
-        f"right: the first is {head.first.drafted} where it says {head.first.choice}",
+        f"right: the first is {head.first.drafted} where it says {head.first.choice}{whose}",
         "load the draft's own lm_head, or share the target's if training did",
         steps=1,
     )
@@ -60,6 +61,7 @@ def _rounded(evidence: Evidence) -> float:
 CAUGHT = [
     Case("embeddings a little too large", draft_run={"embed": "scaled"}),
     Case("a random head", draft_run={"head": "random"}),
+    Case("the target's head, which likes much the same", draft_run={"head": "target"}),
     Case("a random embedding", draft_run={"embed": "random"}),
 ]
 CLEAN = [Case("its own head", draft_run={}), Case("ids unmapped", draft_run={"unmapped": True})]

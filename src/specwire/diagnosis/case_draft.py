@@ -169,8 +169,10 @@ def _models(folder: Path, run: Mapping[str, Any]) -> Reference:
             (folder / name).mkdir()
             layers = {"num_hidden_layers": LAYERS} if name == "target" else {}
             (folder / name / "config.json").write_text(json.dumps(config | layers))
-    write_tensors(folder / "target" / "model.safetensors", {"model.embed_tokens.weight": _table("target")}, {})
     weights = _weights("norms" in run, "bias" in run)
+    shared = {"lm_head.weight": weights["lm_head.weight"] + weights["lm_head.weight"].flip(0)}
+    theirs = {"model.embed_tokens.weight": _table("target")} | (shared if run.get("head") == "target" else {})
+    write_tensors(folder / "target" / "model.safetensors", theirs, {})
     if "head_of" in run:  # a norm without which no token is the best that is so with it
         weights["norm.weight"] = -weights["norm.weight"]
         weights["midlayer.mlp.down_proj.weight"] = weights["midlayer.mlp.down_proj.weight"] / 5
@@ -182,6 +184,7 @@ def _models(folder: Path, run: Mapping[str, Any]) -> Reference:
     write_tensors(folder / "draft" / "model.safetensors", own, {})
     random = {"fc": "fc.weight", "layer": "midlayer.mlp.up_proj.weight", "head": "lm_head.weight"}
     changed = {random[part]: weights[random[part]].flip(0) for part in random if run.get(part) == "random"}
+    changed |= shared if run.get("head") == "target" else {}
     write_tensors(folder / "served" / "model.safetensors", weights | changed, {})
     return Reference(checkpoint(folder / "served"), config)
 

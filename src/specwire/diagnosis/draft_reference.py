@@ -241,6 +241,12 @@ class Reference:
             raise NotSeen("the checkpoint has no lm_head, and the target's was not found")
         return self._linear(states, *self.shared_head)
 
+    def scores_by(self, states: torch.Tensor, name: str, file: TensorFile) -> torch.Tensor | None:
+        """The scores of normed states by another head; None by one of another width, or that is quantised."""
+        entry = file.entry(name)
+        fits = entry.shape[1:] == states.shape[1:] and entry.dtype in ("F16", "BF16", "F32", "F64")
+        return self._linear(states, name, file) if fits else None
+
     @cached_property
     def mapped(self) -> torch.Tensor | None:
         """The target's id of each of the draft's own tokens [own vocabulary]; None where they are the same."""

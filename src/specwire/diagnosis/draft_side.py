@@ -149,7 +149,7 @@ class DraftSide:
         if all(one.drafted == one.own != one.choice for one in wrong):
             return HeadRun(UNMAPPED, len(wrong), self.tokens.compared, len(wrong), wrong[0])
         numbers = sorted({one.states for one in wrong} | {number for _, number in self.tokens.of_chains})
-        explained = {name: self._explained(name, states, wrong) for name, states in self._head_inputs(numbers).items()}
+        explained = {name: self._explained(scores, wrong) for name, scores in self._other_scores(numbers).items()}
         best = max(explained, key=explained.__getitem__, default="")
         found = explained.get(best, 0)
         if found >= FEW:
@@ -163,14 +163,20 @@ class DraftSide:
         near = all(one.rank is not None and one.rank < NEAR for one in wrong)
         return OTHER_CHOICE if right_elsewhere or near or len(wrong) < FEW else OTHER_HEAD
 
-    def _head_inputs(self, numbers: Sequence[int]) -> dict[str, tuple[list[int], torch.Tensor]]:
-        """What else the head may have taken: the states as they are, or the norm of the MLP's branch alone; each with
-        the numbers of the states that it is known for."""
+    def _other_scores(self, numbers: Sequence[int]) -> dict[str, tuple[list[int], torch.Tensor]]:
+        """What else may have chosen: the target's head, the draft's of the states as they are, or of the norm of the MLP's
+        branch alone; each by its scores, with the numbers of the states that it is known for."""
         import torch
 
         found: dict[str, tuple[list[int], torch.Tensor]] = {}
+        states = self.tokens.handed[list(numbers)]
+        theirs = next((name for name in self.target_tensors if name.endswith("lm_head.weight")), None)
+        if theirs and self.reference.name("lm_head.weight"):
+            scores = self.reference.scores_by(self.reference.head_input(states), theirs, self.target_tensors[theirs])
+            if scores is not None:
+                found[OTHER_HEAD] = list(numbers), scores
         if not self.reference.norms_output:
-            found[BARE_HEAD] = list(numbers), self.tokens.handed[list(numbers)]
+            found[BARE_HEAD] = list(numbers), self.reference.scores(states)
         try:
             branches = self.layer.streams[1]
         except NotSeen:
@@ -180,14 +186,13 @@ class DraftSide:
         known = [number for number in numbers if keys[number] in places]
         if known:
             rows = torch.stack([branches[places[keys[number]]] for number in known])
-            found[BRANCH_HEAD] = known, self.reference.normed(rows)
+            found[BRANCH_HEAD] = known, self.reference.scores(self.reference.normed(rows))
         return found
 
-    def _explained(self, name: str, states: tuple[list[int], torch.Tensor], wrong: Sequence[Proposal]) -> int:
-        """How many drafted tokens the head chooses of these states; 0 when it is not all of those that it can tell, the
-        right ones too, or tells none of the wrong ones."""
-        numbers, rows = states
-        scores = self.reference.scores(rows)
+    def _explained(self, by: tuple[list[int], torch.Tensor], wrong: Sequence[Proposal]) -> int:
+        """How many drafted tokens these scores choose; 0 when it is not all of those that they can tell, the right ones
+        too, or they tell none of the wrong ones."""
+        numbers, scores = by
         told = {(one.drafted, one.states) for one in wrong if one.states in numbers}
         every = told | {(token, number) for token, number in self.tokens.of_chains if number in numbers}
         right = sum(self.tokens.chosen(token, scores[numbers.index(number)]) for token, number in every)
