@@ -35,7 +35,7 @@ def make_scene(folder: Path) -> Path:
     for role in ("target", "draft"):
         (folder / role).mkdir()
         (folder / role / "config.json").write_text(json.dumps(CONFIG))
-        (folder / role / "model.safetensors").write_bytes(b"")
+        (folder / role / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
     (folder / "tmp").mkdir()
     return folder
 

@@ -28,6 +28,8 @@ time.sleep(100)
 """
 CONFIG = {"architectures": ["A"], "vocab_size": 100, "num_hidden_layers": 4, "hidden_size": 8}
 
+SEGMENTS = Path(__file__).parents[2] / "src" / "specwire" / "engine" / "segments.py"
+
 
 class Scene:
     def __init__(self, folder: Path) -> None:
@@ -36,7 +38,7 @@ class Scene:
         for role in ("target", "draft"):
             (folder / role).mkdir()
             (folder / role / "config.json").write_text(json.dumps(CONFIG))
-            (folder / role / "model.safetensors").write_bytes(b"")
+            (folder / role / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
         (folder / "tmp").mkdir()
         self.segment = Path(f"/dev/shm/sglang_loads_{folder.name}")
         self.run_id = ""
@@ -174,3 +176,27 @@ def test_a_sweep_follows_nothing(tmp_path, monkeypatch, kind):
         (place / ".segments").write_text(f"{tmp_path}/precious/.running\n/dev/shm/../..{tmp_path}/precious/.running")
     temporary.sweep()
     assert (tmp_path / "precious" / ".running").exists()
+
+
+def test_what_a_fork_maps_is_its_parent_s(tmp_path):
+    """A fork shows the environment that its first parent began with, so that no run's id tells of it."""
+    name = f"/dev/shm/sglang_loads_specwire_test_{os.getpid()}"
+    code = f"""
+import mmap, os, signal, sys, time
+sys.path.insert(0, {str(SEGMENTS.parent)!r})
+import segments
+child = os.fork()
+if not child:
+    file = open({name!r}, "w+b"); file.write(b"x" * 4096); file.flush()
+    held = mmap.mmap(file.fileno(), 4096)
+    time.sleep(60)
+while segments.segments_of("", [child]) == []:
+    time.sleep(0.05)
+segments.release("", but=os.getpid())
+os.kill(child, signal.SIGKILL)
+"""
+    try:
+        subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+        assert not os.path.exists(name)
+    finally:
+        Path(name).unlink(missing_ok=True)
