@@ -35,9 +35,10 @@ def release(run_id: str, but: int = 0) -> None:
     """Unlink the engine's segments that this run's processes map: it ends them by SIGKILL and leaves the names.
 
     For the end of a run only: the processes are held still first (all `but` the one that asks), so that none makes
-    another segment meanwhile; who maps a segment keeps it, who asks for its name no longer finds it.
+    another segment meanwhile; who maps a segment keeps it, who asks for its name no longer finds it. What has come
+    from the one that asks belongs to the run, too: a fork shows the environment that its first parent began with.
     """
-    processes = processes_of(run_id)
+    processes = sorted({*processes_of(run_id), *_family(but)})
     for pid in processes:
         if pid != but:
             with contextlib.suppress(OSError):
@@ -52,6 +53,18 @@ def mapped(paths: list[str]) -> bool:
     names = [os.fsencode(path) for path in paths]
     ids = [name for name in _listed("/proc") if name.isdigit()]
     return any(path in _read(f"/proc/{name}/maps") for name in ids for path in names)
+
+
+def _family(pid: int) -> set[int]:
+    """A process and all that have come from it; none for 0."""
+    parents = {}
+    for name in _listed("/proc") if pid else ():
+        if name.isdigit() and (stat := _read(f"/proc/{name}/stat")):
+            parents[int(name)] = int(stat.rpartition(b")")[2].split()[1])
+    found = {pid} if pid else set()
+    while more := {child for child, parent in parents.items() if parent in found} - found:
+        found |= more
+    return found
 
 
 def _listed(folder: str) -> list[str]:
