@@ -41,5 +41,6 @@ CAUGHT = [Case("the second best", draft_run={"choice": "second"})]
 CLEAN = [
     Case("the best", draft_run={}),
     Case("a random head", draft_run={"head": "random"}),
+    Case("a state handed on without its norm", draft_run={"output": "bare"}),
     Case("ids unmapped", draft_run={"unmapped": True}),
 ]

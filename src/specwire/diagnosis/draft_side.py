@@ -36,6 +36,7 @@ FORWARDS = 64  # of which embeddings and projections are looked at
 
 # What the head's tokens can come from, beside the configured input.
 BARE_HEAD, BRANCH_HEAD = "the states without their norm", "the MLP's branch alone"
+NORMED_HEAD = "the norm of the states, which were handed on without it"
 OTHER_HEAD, OTHER_CHOICE, UNMAPPED = "another head", "another choice", "ids of the draft's own"
 FEW = 2  # tokens that must be wrong alike
 NEAR = 5  # a token among so many best is of this head, and was chosen badly
@@ -152,7 +153,7 @@ class DraftSide:
         explained = {name: self._explained(scores, wrong) for name, scores in self._other_scores(numbers).items()}
         best = max(explained, key=explained.__getitem__, default="")
         found = explained.get(best, 0)
-        if found >= FEW:
+        if found >= (1 if best == NORMED_HEAD else FEW):
             return HeadRun(best, len(wrong), self.tokens.compared, found, wrong[0])
         return HeadRun(self._selection(wrong), len(wrong), self.tokens.compared, 0, wrong[0])
 
@@ -175,7 +176,9 @@ class DraftSide:
             scores = self.reference.scores_by(self.reference.head_input(states), theirs, self.target_tensors[theirs])
             if scores is not None:
                 found[OTHER_HEAD] = list(numbers), scores
-        if not self.reference.norms_output:
+        if self.reference.norms_output:
+            found[NORMED_HEAD] = list(numbers), self.reference.scores(self.reference.normed(states))
+        else:
             found[BARE_HEAD] = list(numbers), self.reference.scores(states)
         try:
             branches = self.layer.streams[1]
