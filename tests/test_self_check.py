@@ -6,16 +6,19 @@ import json
 import shutil
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from specwire.answers import read_answers
+from specwire.answers import read_answers, write_answers
+from specwire.capture import open_capture
 from specwire.cli import main
 from specwire.diagnosis.case import Case, evidence_of
 from specwire.diagnosis.check import EXIT, check_capture
 from specwire.diagnosis.context import make_context
+from specwire.diagnosis.gather import gather
 from specwire.diagnosis.html import page
 from specwire.diagnosis.render import render_text
 from specwire.errors import SpecwireError
@@ -242,3 +245,14 @@ def test_answers_that_no_run_writes_are_refused(change: dict, tmp_path: Path) ->
     )
     with pytest.raises(SpecwireError, match="holds no answers of a run"):
         read_answers(tmp_path)
+
+
+def test_an_answer_that_is_sent_as_a_prompt_leaves_the_others_known(tmp_path: Path) -> None:
+    """It has no answer of its own, and every token of the others is known to be the likeliest one."""
+    evidence = evidence_of(Case("sent again", said={"verified": "alike"}), tmp_path)
+    answers = read_answers(tmp_path / "capture")
+    assert answers.answers[3].tokens[:-1] == answers.answers[2].prompt
+    write_answers(tmp_path / "capture", replace(answers, answers=(*answers.answers[:2], answers.answers[3])))
+    evidence = gather(evidence.golden, open_capture(tmp_path / "capture"), evidence.context)
+    assert [one.again for one in evidence.transcript.spoken] == [False, False, True, False]
+    assert evidence.self_check.sure

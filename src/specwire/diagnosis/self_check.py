@@ -98,7 +98,7 @@ def self_check(transcript: Transcript, head: Head, layers: int, slot: int | None
     dtype = transcript.forwards[0].end.dtype
     others = tuple(_judge(name, head, found, dtype, normed=False) for name, found in places.items() if found)
     by = "logprobs" if any(one.logprob is not None for one in ends) else "tokens"
-    sure = all(one.row.spoken.answer is not None for one in ends)
+    sure = all(one.row.spoken.answer is not None or one.row.spoken.again for one in ends)
     return SelfCheck(_judge("forward-end", head, ends, dtype, normed=True), others, by, sure)
 
 

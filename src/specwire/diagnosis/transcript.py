@@ -24,6 +24,7 @@ class Spoken:
     prompt: int = 0  # how many of the tokens are the prompt's
     cycles: list[Cycle] = field(default_factory=list)
     answer: Answer | None = None
+    again: bool = False  # another's answer that was sent as a prompt
     drafts: tuple[int, ...] = ()  # the last verification's ids, if they are a chain: its first token, then drafts
 
     @property
@@ -164,6 +165,9 @@ def _match(spoken: Sequence[Spoken], answers: Answers | None) -> None:
             left.remove(found)
             one.answer = found
             one.tokens.update(enumerate(found.tokens))
+    sent = {answer.tokens[:-1] for answer in answers.answers} if answers else set()
+    for one in spoken:
+        one.again = one.answer is None and one.asked in sent
 
 
 def _known(end: Event, blocks: Sequence[tuple[int, int, Spoken, int]]) -> Iterator[Row]:
