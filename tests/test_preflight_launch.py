@@ -332,6 +332,18 @@ def test_what_the_parser_refuses_is_said_and_the_rest_is_read(options, words, re
     assert launch.get("speculative-algorithm") == "EAGLE3"
 
 
+@pytest.mark.parametrize(
+    "word, near",
+    [
+        ("--speculativ-num-steps", "--speculative-num-steps"),
+        ("--tensor-paralel-size=2", "--tensor-parallel-size"),
+        ("--bogus", None),
+    ],
+)
+def test_an_option_is_suggested_where_one_was_meant(options, word, near):
+    assert options.near(word) == near
+
+
 def test_a_running_process(options, tmp_path):
     """A process whose command line is a launch; it is python that sleeps, not the engine."""
     (tmp_path / "sglang").mkdir()

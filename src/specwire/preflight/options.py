@@ -152,8 +152,9 @@ class Options:
         """The option that a wrong one was probably meant to be."""
         from difflib import get_close_matches
 
-        close = get_close_matches(word.partition("=")[0], self.by_name, 1)
-        return close[0] if close else None
+        plain = {name.lstrip("-"): name for name in self.by_name}  # hyphens that all begin with make nothing alike
+        close = get_close_matches(word.partition("=")[0].lstrip("-"), plain, 1, 0.75)
+        return plain[close[0]] if close else None
 
 
 class _Refused(Exception):
