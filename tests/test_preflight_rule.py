@@ -435,6 +435,14 @@ def test_a_file_that_python_cannot_parse_is_one_sentence(tmp_path, text):
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 500
 
 
+def test_a_config_stays_as_it_is_whatever_the_model_writes_into_it(tmp_path):
+    body = "self.config.first_k_dense_replace = 7\nself.config.rope_config.theta = 5"
+    found, tree = spoiled(tmp_path, body, before="")
+    config = {"architectures": ["LlamaForCausalLM"], **LAYERS, "rope_config": {"theta": 1}}
+    assert captured_boundaries(found[tree], config, [2, 30, 57]).problem is None
+    assert config == {"architectures": ["LlamaForCausalLM"], **LAYERS, "rope_config": {"theta": 1}}
+
+
 def test_more_layers_than_any_model_has(sources, monkeypatch):
     monkeypatch.setattr(machine, "STEPS", 25_000)
     with within(seconds=60, megabytes=500):

@@ -26,9 +26,8 @@ class LogGolden:
     concat_shape: tuple[int, int] | None
     target: str
     source: str
-    prompts: tuple[Prompt, ...] = ()
+    prompts: tuple[Prompt, ...] = ()  # whoever made the log knows them
     boundaries: tuple[int, ...] = ()
-    prompts: tuple[()] = ()  # whoever made the log knows them
     noise: Mapping[str, Mapping[int, Noise]] = field(default_factory=dict)
     assumed: None = None  # its slots are a server's own
 

@@ -98,7 +98,7 @@ def read_draft(source: Source, config: Mapping[str, Any], tensors: Iterable[str]
     if cls is None:
         return None
     machine = evaluate.machine_for(source)
-    root = Thing(cls, [Config(dict(config), DEFAULTS, NEVER)])
+    root = Thing(cls, [Config.of(config, DEFAULTS, NEVER)])
     parameters: dict[str, tuple[int, ...] | None] = {}
     where = cls.module.where(cls.node)
     model = DraftModel(where, cls.name, "", parameters)

@@ -124,7 +124,7 @@ def _reads_ids(node: ast.stmt) -> bool:
 
 def _evaluate(source: Source, module: Module, node: ast.If, draft: Mapping[str, Any]) -> tuple[Any, bool]:
     """Run that block on the draft's config: (ids, whether aux states are used)."""
-    read = Thing(External("ModelConfig"), attrs={"hf_config": Config(dict(draft))})
+    read = Thing(External("ModelConfig"), attrs={"hf_config": Config.of(draft)})
     holder = Thing(External("holder"))
 
     def draft_config(machine: Machine, call: ast.Call, *_: Any) -> Thing | None:

@@ -86,7 +86,7 @@ def captured_boundaries(source: Source, config: Mapping[str, Any], layer_ids: li
     architectures = config.get("architectures") or []
     cls = source.model_class(architectures)
     architecture = cls.name if cls else next(iter(architectures), "")
-    layers = Config(config).lookup("num_hidden_layers", None)
+    layers = Config.of(config).lookup("num_hidden_layers", None)
     base = Rule(source.release, architecture, layer_ids, layers if isinstance(layers, int) else None)
     if cls is None:
         why = f"no model class {architecture or '(config.json names none)'} in {base.release}"
@@ -166,7 +166,7 @@ def candidates(boundaries: Sequence[int]) -> Iterator[list[int]]:
 def _evaluate(source: Source, cls: ClassRef, config: Mapping[str, Any], base: Rule) -> Rule:
     """Run the target's setter on the rule's ids, then its forward."""
     machine = evaluate.machine_for(source)
-    root = Thing(cls, [Config(config)])
+    root = Thing(cls, [Config.of(config)])
     where = cls.module.where(cls.node)
     try:
         with machine.reading(where):

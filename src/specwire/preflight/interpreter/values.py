@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -133,11 +134,17 @@ class LayerList(list[Any]):
 class Config:
     """A `config.json` as the engine sees it: attributes, keys and `.get`, one object.
 
-    `defaults` are what the config's class sets; `never` are names that no class sets.
+    The tree's code may write into `data`, so that is a copy (`of`). `defaults` are what the config's class sets; `never`
+    are names that no class sets.
     """
 
+    @classmethod
+    def of(cls, data: Mapping[str, Any], defaults: dict[str, Any] | None = None, never: tuple[str, ...] = ()) -> Config:
+        """Of a config that stays as it is, whatever the tree's code writes into this one."""
+        return cls(copy.deepcopy(dict(data)), defaults, never)
+
     def __init__(
-        self, data: Mapping[str, Any], defaults: Mapping[str, Any] | None = None, never: tuple[str, ...] = ()
+        self, data: dict[str, Any], defaults: dict[str, Any] | None = None, never: tuple[str, ...] = ()
     ) -> None:
         self.data = data
         self.defaults = defaults or {}
