@@ -62,7 +62,7 @@ def test_baseline_and_drafts_side_by_side(fake_tree, models, tmp_path):
 
 
 def test_drafts_among_themselves_by_a_requirement_that_none_meets(fake_tree, models):
-    words = ["--no-baseline", "--topk", "2", "--draft-tokens", "5", "--require", "50", "--no-profile"]
+    words = ["--no-baseline", "--topk", "2", "--draft-tokens", "5", "--require", "50", "--no-profile", "--repeats", "2"]
     done = bench(fake_tree, models, *words, drafts=2)
     document = json.loads(done.stdout)
     assert done.returncode == 1 and [point["name"] for point in document["points"]] == ["draft", "other"]
