@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
-import socket
-import subprocess
 import sys
-import time
-import urllib.request
 from pathlib import Path
 
 import pytest
@@ -143,52 +138,3 @@ def test_a_draft_without_weights_ends_the_engine_with_that_error(serve, llama, t
 def test_an_argument_that_the_engine_does_not_know_is_told_in_its_words(serve):
     with pytest.raises(SpecwireError, match="unrecognized arguments: --no-such-argument"):
         serve("--no-such-argument")
-
-
-def test_launch_server_boots_unmodified_as_engine_args_says(root, llama, plain, tmp_path):
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    words = ["--cpu", "--tree", root, "--target", llama.target, "--draft", llama.draft, "--port", port, "--json"]
-    asked = subprocess.run([sys.executable, "-m", "specwire", "engine-args", *map(str, words)], capture_output=True)
-    said = json.loads(asked.stdout)
-    env = {**os.environ, **said["env"], **dict([MARK.split("=")]), "SPT_NOENV": "1"}
-    with open(tmp_path / "server.log", "wb") as log:
-        server = subprocess.Popen(
-            said["argv"],
-            env=env,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-        )
-    try:
-        wait_until(lambda: server.poll() is not None or answers(port), 240)
-        sampling = {"temperature": 0, "max_new_tokens": 24, "ignore_eos": True}
-        answer = post(port, "generate", {"input_ids": BATCHES[0][0], "sampling_params": sampling})
-        assert answer["output_ids"] == tokens(plain)[0][0]
-    finally:
-        server.terminate()
-        server.wait(60)
-    wait_until(lambda: alive() == [], 30)
-
-
-def post(port: int, path: str, body: dict) -> dict:
-    request = urllib.request.Request(
-        f"http://127.0.0.1:{port}/{path}", json.dumps(body).encode(), {"Content-Type": "application/json"}
-    )
-    with urllib.request.urlopen(request, timeout=120) as answer:
-        return json.load(answer)
-
-
-def answers(port: int) -> bool:
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5) as answer:
-            return answer.status == 200
-    except OSError:
-        return False
-
-
-def wait_until(true, seconds: float) -> None:
-    until = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < until, "did not happen in time"
-        time.sleep(0.3)
