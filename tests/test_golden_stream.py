@@ -58,9 +58,12 @@ def whole(target: Path, dtype: str):
     import torch
     import transformers
 
-    model = transformers.AutoModelForCausalLM.from_pretrained(
-        target, dtype=getattr(torch, dtype), experts_implementation="eager"
-    ).eval()
+    kind = "ForImageTextToText" if "vision_config" in read_config(target) else "ForCausalLM"
+    model = (
+        getattr(transformers, f"AutoModel{kind}")
+        .from_pretrained(target, dtype=getattr(torch, dtype), experts_implementation="eager")
+        .eval()
+    )
     norm = next(module for name, module in model.named_modules() if name.endswith("model.norm"))
     last = []
     norm.register_forward_pre_hook(lambda _, args: last.append(args[0][0].clone()))
@@ -245,6 +248,26 @@ def test_a_quantised_checkpoint_is_what_its_numbers_say(name, kind, experts, mad
     assert furthest(whole(dense, "float32"), heard) <= 2e-6
     label = Checkpoint(narrow, read_config(narrow)).scheme.label
     assert ("fp8" in label) if kind == "fp8-blocks" else ("compressed-tensors" in label)
+
+
+def test_kimi_from_its_fours_is_the_dense_one_and_its_tower_is_not_read(tmp_path, monkeypatch):
+    from dataclasses import replace
+
+    import kimi
+    from make import make
+
+    few = replace(kimi.KIMI["kimi-k2.5"], layers=5)
+    monkeypatch.setitem(kimi.KIMI, "kimi-k2.5", few)
+    fixture = make("kimi-k2.5", tmp_path, dtype="float32")
+    read: list[str] = []
+    parts = Checkpoint.parts
+    monkeypatch.setattr(
+        Checkpoint, "parts", lambda self, names, *more: read.extend(names := list(names)) or parts(self, names, *more)
+    )
+    layers, heard = streamed(fixture.target)
+    assert layers == 5 and furthest(whole(fixture.dense, "float32"), heard) <= 1e-6
+    assert any(name.endswith("weight_packed") for name in read)
+    assert not any("vision_tower" in name or "mm_projector" in name or "lm_head" in name for name in read)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32", "float64"])
