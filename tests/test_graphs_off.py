@@ -86,9 +86,9 @@ def test_no_graph_is_left_on_by_the_releases_own_classes(version, llama):
     assert said[1::2] == [[]] * len(launches), said
 
 
-def job(llama, *arguments, device="cuda", graphs="off"):
+def job(llama, *arguments, device="cuda", **settings):
     tree = Tree.find("installed")
-    return verify.Job(tree, llama.target, llama.draft, None, 8, device, sys.executable, arguments, graphs=graphs)
+    return verify.Job(tree, llama.target, llama.draft, None, 8, device, sys.executable, arguments, **settings)
 
 
 def test_verify_starts_cuda_so_that_python_runs_and_says_so(llama):

@@ -61,7 +61,7 @@ class Job:
     timeout: float | None = None
     tokens: tuple[tuple[int, ...], ...] = ()  # without a golden: the prompts; default ones when there is none
     new_tokens: int = NEW_TOKENS
-    graphs: str = "on"  # CUDA graphs: on, as launched; off, so that all runs as Python; or both, one after the other
+    graphs: str = "off"  # CUDA graphs: off, so that all runs as Python; on, as launched; or both, one after the other
     batches: tuple[tuple[int, ...], ...] = ()  # numbers of prompts that are sent together; by default each alone
     drafting: bool = True  # whether the engine is given the draft at all
 
