@@ -6,7 +6,7 @@ import os
 import random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specwire.bench.client import Counters, Response
@@ -22,6 +22,7 @@ from specwire.errors import SpecwireError
 FLOATS = st.floats(0.1, 1e6)
 
 
+@settings(deadline=None)
 @given(st.lists(FLOATS, min_size=1), st.floats(0, 1))
 def test_quantile_lies_among_the_values(values, share):
     assert min(values) <= quantile(values, share) <= max(values)
@@ -39,6 +40,7 @@ def test_students_t(freedom, value):
     assert _t975(freedom) == pytest.approx(value, rel=0.01)
 
 
+@settings(deadline=None)
 @given(st.lists(FLOATS, min_size=2, max_size=5), st.lists(FLOATS, min_size=2, max_size=5))
 def test_interval_holds_the_ratio(ours, theirs):
     found = ratio(ours, theirs)
