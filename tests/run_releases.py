@@ -135,7 +135,7 @@ def _differs(now: bytes, before: bytes | None) -> list[str]:
 
 
 class _Taps(ast.NodeTransformer):
-    """Leaves out the statements that stand on the given lines, and counts them."""
+    """Leaves out the statements and decorators that stand on the given lines, and counts them."""
 
     def __init__(self, lines: set[int]) -> None:
         self.lines, self.found = lines, 0
@@ -144,6 +144,10 @@ class _Taps(ast.NodeTransformer):
         if isinstance(node, ast.stmt) and node.lineno in self.lines and node.end_lineno == node.lineno:
             self.found += 1
             return None
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            kept = [each for each in node.decorator_list if each.lineno not in self.lines]
+            self.found += len(node.decorator_list) - len(kept)
+            node.decorator_list = kept
         return super().visit(node)
 
 

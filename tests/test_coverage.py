@@ -26,6 +26,14 @@ class Head:
         embeds = self.embed_tokens(input_ids)
         return self.fc(torch.cat((embeds, forward_batch.spec_info.hidden_states), dim=-1))
 """
+RUNNER = b"""import torch
+
+
+class EAGLEDraftCudaGraphRunner:
+    def replay(self, forward_batch):
+        forward_batch.spec_info.hidden_states = self.fc(forward_batch.spec_info.hidden_states)
+        self.graphs[self.bs].replay()
+"""
 
 
 @pytest.fixture
@@ -33,6 +41,8 @@ def tree(tmp_path):
     tree = make_tree(tmp_path / "tree")
     tree.path("sglang/srt/models/wrapper.py").write_bytes(WRAPPER)
     tree.path("sglang/srt/models/head_mtp.py").write_bytes(HEAD)
+    (runner := tree.path("sglang/srt/speculative/eagle_draft_cuda_graph_runner.py")).parent.mkdir(exist_ok=True)
+    runner.write_bytes(RUNNER)  # reads a batch's states, and is no draft
     return tree
 
 

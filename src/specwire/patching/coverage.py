@@ -43,7 +43,7 @@ class CoverageRow:
 @collecting.paused()
 def coverage(tree: Tree, progress: Progress = silent) -> list[CoverageRow]:
     """Every row of the tree, in file order. Raises SpecwireError for a file that cannot be read."""
-    known = {name: probe for name, probe in surgery.probes().items() if probe.group != "profile"}
+    known = {name: probe for name, probe in surgery.probes().items() if any(map(_of_a_model, probe.files))}
     patterns = {pattern for probe in known.values() for pattern in probe.files}
     rows: list[CoverageRow] = []
     for name in tree.python_files(f"{tree.package.name}/srt"):
@@ -58,6 +58,11 @@ def coverage(tree: Tree, progress: Progress = silent) -> list[CoverageRow]:
                 asked = [each for each, probe in known.items() if probe.takes(name, data)] or ["layer-capture"]
                 rows.append(CoverageRow(name, "", "elsewhere", "not read", why=dict.fromkeys(asked, why), failed=True))
     return rows
+
+
+def _of_a_model(pattern: str) -> bool:
+    """Whether a probe's files are models, or what packs their states: workers and graph runners hold neither loop nor draft."""
+    return pattern.startswith(("sglang/srt/models/", "sglang/srt/layers/"))
 
 
 def _rows_of(source: Source, known: dict[str, Probe]) -> Iterator[CoverageRow]:
