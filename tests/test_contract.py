@@ -16,6 +16,7 @@ from small_trees import make_tree
 
 from specwire import __version__, cli, registry
 from specwire.answers import Answer, Answers, write_answers
+from specwire.diagnosis.acceptance import LONG
 from specwire.patching import surgery
 
 ROOT = Path(__file__).parent.parent
@@ -167,7 +168,7 @@ def test_what_somebody_saw_of_acceptance_comes_by_options(place: Path, run) -> N
     assert json.loads(run(*words)[1])["acceptance"]["length"] is None
     for folder, ranks, accepted in (("capture", 8, (20,)), ("beside", 1, (0, 10, 10))):
         write_batch(place / folder, 0, 9, [(PROMPTS[0], 0, 3)], [concat(STATES[0], (1, 3, 5))])
-        write_answers(place / folder, Answers((Answer((4, 5, 6), (7,), None, accepted),), ranks))
+        write_answers(place / folder, Answers((Answer((4, 5, 6), (7,) * LONG, None, accepted),), ranks))
     assert json.loads(run(*words)[1])["acceptance"]["pattern"] == "exactly 1.00"
     seen = json.loads(run(*words, "--beside", place / "beside")[1])["acceptance"]
     assert seen["pattern"] == "only with several ranks"
