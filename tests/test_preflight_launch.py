@@ -256,6 +256,13 @@ def test_slips_of_typing_are_named_and_read_as_they_were_meant(options, words, s
     assert [said in refusal.why for refusal in launch.refusals] == [True]
 
 
+def test_an_empty_word_is_no_slip(options):
+    draft = "speculative-draft-model-path"
+    for words in (f"--{draft} ''", f"--{draft}="):
+        launch = typed_launch(f"python -m sglang.launch_server --model-path /m {words}", options)
+        assert (launch.get(draft), launch.refusals) == ("", ())
+
+
 @pytest.mark.parametrize(
     "value", ["/path/to/model", "path/to/model", "YOUR_MODEL", "/models/YOUR_MODEL", "[model path]"]
 )

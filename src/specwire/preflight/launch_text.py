@@ -266,7 +266,7 @@ def _typed(words: list[str]) -> tuple[list[str], list[Refusal]]:
             why = f"{plain!r} has a no-break space in it, where a plain one was meant"
             refusals.append(Refusal(why, "type the space anew", word))
             plain = re.sub(f"[{_BLANKS}]", " ", plain)
-        if plain[:1] in _CURLY or (plain.startswith("--") and plain.partition("=")[2][:1] in tuple(_CURLY)):
+        if re.match(f"(--[^=]*=)?[{_CURLY}]", plain):
             refusals.append(Refusal(f"{plain} has curly quotes, where plain ones were meant", "write ' or \"", word))
             plain = re.sub(f"[{_CURLY}]", "", plain)
         made += plain.split(" ") if plain != word and " " in plain else [plain]
