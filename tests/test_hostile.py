@@ -316,11 +316,11 @@ def servers(rng: random.Random, place: Path) -> Input:
 
     def work() -> int:
         from specwire.bench import server
-        from specwire.bench.client import Load, Prompt
+        from specwire.bench.client import Load, LoadPrompt
         from specwire.bench.points import Patience, Setting, Workload, measure
 
         server.INFO_SECONDS = server.HEALTH_SECONDS = 1.0
-        prompts = (Prompt((3, 4, 5), 4),)
+        prompts = (LoadPrompt((3, 4, 5), 4),)
         load = Workload(
             prompts=prompts,
             warm_up=prompts,
