@@ -66,8 +66,13 @@ def _pairs(transcript: Transcript) -> list[tuple[tuple[Forward, Row], tuple[Forw
     lengths = {len(key) for key in wanted}
     found = {}
     for forward in transcript.forwards:
-        for row in forward.rows if forward.end.prefill else ():
-            if row.place + 1 in lengths and (key := _key(row)) in wanted:
+        if not forward.end.prefill:
+            continue
+        whole = {
+            id(row.spoken) for row in forward.rows if row.place == 0
+        }  # no chunk, and nothing from a cache before it
+        for row in forward.rows:
+            if id(row.spoken) in whole and row.place + 1 in lengths and (key := _key(row)) in wanted:
                 found.setdefault(key, (forward, row))
     return [(wanted[key], other) for key, other in found.items()]
 
