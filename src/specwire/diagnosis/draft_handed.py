@@ -147,17 +147,15 @@ class Handed:
 
     @property
     def cut_short(self) -> list[Round]:
-        """Rounds of a chain of which the engine kept fewer drafts than the target's own answers confirm.
-
-        None when another round kept more than any of these: then nothing limits what is kept, and single rounds are cut
-        where an answer is long enough, or are drafted once more after its end, as it happens in time.
-        """
-        chains = [
-            one for one in self.rounds.rounds if one.chain and one.verified is not None and one.matched is not None
+        """Rounds of a chain of which the engine kept fewer drafts than the target's own answers confirm."""
+        return [
+            one
+            for one in self.rounds.rounds
+            if one.chain
+            and one.verified is not None
+            and one.matched is not None
+            and (one.accepted or one.matched) < one.matched
         ]
-        short = [one for one in chains if (one.accepted or one.matched or 1) < (one.matched or 1)]
-        limit = max((one.accepted or 1 for one in short), default=0)
-        return [] if any((one.accepted or 0) > limit for one in chains) else short
 
     @cached_property
     def miscounted(self) -> list[Round]:

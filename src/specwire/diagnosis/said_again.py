@@ -68,9 +68,8 @@ def _pairs(transcript: Transcript) -> list[tuple[tuple[Forward, Row], tuple[Forw
     for forward in transcript.forwards:
         if not forward.end.prefill:
             continue
-        whole = {
-            id(row.spoken) for row in forward.rows if row.place == 0
-        }  # no chunk, and nothing from a cache before it
+        # Neither a chunk, nor what goes on from a cache: the prefill began with the request's first token.
+        whole = {id(row.spoken) for row in forward.rows if row.place == 0}
         for row in forward.rows:
             if id(row.spoken) in whole and row.place + 1 in lengths and (key := _key(row)) in wanted:
                 found.setdefault(key, (forward, row))
