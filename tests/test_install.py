@@ -12,6 +12,7 @@ import json
 import os
 import shlex
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -19,6 +20,7 @@ import time
 import urllib.request
 from pathlib import Path
 
+import psutil
 import pytest
 from pythons import folder_of, python, said
 from releases import ROOT, release_tree
@@ -207,14 +209,17 @@ class _server:
             time.sleep(0.5)
 
     def __exit__(self, *error: object) -> None:
-        import signal
-
+        """The shell ends at once, the engine and its ranks later: specwire rightly refuses to touch a tree that runs."""
+        shell = psutil.Process(self.process.pid)
+        family = [shell, *shell.children(recursive=True)]
         os.killpg(self.process.pid, signal.SIGTERM)
         try:
-            self.process.wait(60)
+            _gone, left = psutil.wait_procs(family, 120)
+            for process in left:
+                process.kill()
+            psutil.wait_procs(left, 30)
         finally:
-            if self.process.poll() is None:
-                os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait(30)
             self.log.close()
 
 
