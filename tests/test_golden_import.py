@@ -155,11 +155,50 @@ def test_the_states_end_up_under_their_boundaries(make, ids, convention, target:
     assert golden.file.metadata["id_convention"] == convention
 
 
+@pytest.mark.parametrize("path", ["batch", "inputs", "data", "sample.inputs"])
+@pytest.mark.parametrize("ids", [torch.tensor(IDS), torch.tensor([IDS], dtype=torch.int32), IDS, [IDS]], ids=str)
+@pytest.mark.parametrize("states_too", [False, True])
+def test_a_record_is_found_in_dicts_of_any_name(path, ids, states_too, target: Path, tmp_path: Path) -> None:
+    joined = {"hidden_states": torch.cat([STATES[k] for k in TRAINED], dim=-1)}
+    inner = {"input_ids": ids, **(joined if states_too else {})}
+    for name in reversed(path.split(".")):
+        inner = {name: inner}
+    torch.save({"step": 1, **inner, **({} if states_too else joined)}, tmp_path / "one.pt")
+    import_golden(tmp_path / "one.pt", tmp_path / "out", target, ids=(1, 3, 5), convention="boundary")
+    golden = open_golden(tmp_path / "out")
+    assert golden.trained == TRAINED and golden.prompts[0].token_ids == tuple(IDS)
+
+
+def test_two_things_of_one_name_are_not_chosen_from(target: Path, tmp_path: Path) -> None:
+    joined = torch.cat([STATES[k] for k in TRAINED], dim=-1)
+    record = {"input_ids": torch.tensor(IDS), "hidden_states": joined}
+    for inner, said in (
+        ({"input_ids": torch.tensor(IDS) + 1}, "holds input_ids and target.input_ids, which differ"),
+        ({"hidden_states": joined + 1}, "holds hidden_states and target.hidden_states, which differ"),
+        ({"input_ids": torch.tensor(IDS)}, None),
+    ):
+        torch.save({**record, "target": inner}, tmp_path / "one.pt")
+        if said is None:
+            import_golden(tmp_path / "one.pt", tmp_path / "out", target, ids=(1, 3, 5), convention="boundary")
+            continue
+        with pytest.raises(SpecwireError, match=said):
+            import_golden(tmp_path / "one.pt", tmp_path / "out", target, ids=(1, 3, 5), convention="boundary")
+    torch.save({name: torch.stack([value, value]) for name, value in record.items()}, tmp_path / "one.pt")
+    with pytest.raises(SpecwireError, match="are of 2 prompts in a batch: save a record for each"):
+        import_golden(tmp_path / "one.pt", tmp_path / "out2", target, ids=(1, 3, 5), convention="boundary")
+
+
 def test_what_holds_no_record_is_passed_over_and_listed(target: Path, tmp_path: Path) -> None:
     said: list[str] = []
     place = beside_a_map(tmp_path / "data")
+    torch.save([1, 2], place / "lengths.pt")
+    torch.save(torch.zeros(3), place / "mean.pt")
     import_golden(place, tmp_path / "out", target, ids=(1, 3, 5), convention="boundary", say=said.append)
-    assert said[0] == f"passed over: {place}/vocab_mapping.pt holds no record (d2t, t2d)"
+    assert said[:3] == [
+        f"passed over: {place}/lengths.pt holds list of 2, the first int",
+        f"passed over: {place}/mean.pt holds float32 [3]",
+        f"passed over: {place}/vocab_mapping.pt holds no record (d2t, t2d)",
+    ]
     assert len(open_golden(tmp_path / "out").prompts) == 1
 
 
@@ -345,7 +384,7 @@ SELF.append(SELF)
             {"input_ids": torch.tensor(IDS), "hidden": [torch.ones(5, 16)], "n": 5},
             r"input_ids: int64 \[5\], hidden: list of 1, the first float32 \[5, 16\], n: int\]",
         ),
-        ({"input_ids": IDS, "hidden_states": torch.zeros(5, 48)}, "input_ids: list of 5, the first int"),
+        ({"input_ids": [0.5] * 5, "hidden_states": torch.zeros(5, 48)}, "input_ids: list of 5, the first float"),
         ({"input_ids": torch.tensor(IDS), "hidden_state": torch.zeros(5, 16)}, "one layer alone"),
         (
             {"input_ids": torch.tensor(IDS), "hidden_states": [torch.zeros(5, 16), torch.zeros(4, 16)]},

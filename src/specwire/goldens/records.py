@@ -7,6 +7,7 @@ else.
 from __future__ import annotations
 
 import gzip
+import math
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,6 +34,7 @@ SHARED = 4  # how often a file's bytes may be named
 LIMIT = 4 << 30  # bytes of one file: 32,768 tokens of a target 7,168 wide with four layers take half of it
 BESIDE = ("token_freq.pt",)  # speculators' count of tokens, in the same folder
 SHOWN = 40
+NESTED = 3  # dicts within dicts that a record's values are looked for in
 
 
 @dataclass(frozen=True)
@@ -69,11 +71,24 @@ def read_records(path: Path, hidden: int, say: Callable[[str], None] = lambda te
             f"no {', '.join(ENDINGS)} file and no capture at {path}: name a file or directory of training data"
         )
     for file in files:
-        for origin, held in _held(file):
-            if len(files) > 1 and not held.keys() & set(KNOWN):
-                say(f"passed over: {origin} holds no record ({', '.join(list(held)[:4]) or 'nothing'})")
-                continue
-            yield _record(file, origin, held, hidden)
+        try:
+            for origin, held in _held(file):
+                if len(files) > 1 and not held.keys() & set(KNOWN):
+                    say(f"passed over: {origin} holds no record ({', '.join(list(held)[:4]) or 'nothing'})")
+                    continue
+                yield _record(file, origin, held, hidden)
+        except _NoRecord as error:
+            if len(files) == 1:
+                raise
+            say(f"passed over: {error.short}")
+
+
+class _NoRecord(SpecwireError):
+    """A file of plain values that is no record by its form alone; `short` says so in a few words."""
+
+    def __init__(self, short: str, needed: str) -> None:
+        super().__init__(f"{short}: {needed}")
+        self.short = short
 
 
 def _held(file: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -96,13 +111,14 @@ def _held(file: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
         return
     loaded, stored = _loaded(file)
     if isinstance(loaded, (list, tuple)) and loaded and all(isinstance(one, dict) for one in loaded):
-        records = {f"{file}[{number}]": _flat(one) for number, one in enumerate(loaded)}
+        records = {f"{file}[{number}]": _flat(one, f"{file}[{number}]") for number, one in enumerate(loaded)}
     elif isinstance(loaded, dict):
-        records = {str(file): _flat(loaded)}
+        records = {str(file): _flat(loaded, str(file))}
     else:
-        raise SpecwireError(
-            f"{file} holds {_described(loaded)}: a dict is needed, or a list of them, with token ids ({', '.join(TOKENS)}) "
-            f"and states ({', '.join(STATES)}), as by torch.save({{'input_ids': ids, 'hidden_states': states}}, FILE)"
+        raise _NoRecord(
+            f"{file} holds {_described(loaded)}",
+            f"a dict is needed, or a list of them, with token ids ({', '.join(TOKENS)}) and states ({', '.join(STATES)}), "
+            "as by torch.save({'input_ids': ids, 'hidden_states': states}, FILE)",
         )
     tensors = [
         (f"{name} of {origin}", tensor)
@@ -122,11 +138,38 @@ def _held(file: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
     yield from records.items()
 
 
-def _flat(held: Mapping[Any, Any]) -> dict[str, Any]:
-    """A record's values by name: those of a `batch` within it too, unless the record has such itself."""
-    inner = held.get("batch")
-    nested = {str(name): value for name, value in inner.items()} if isinstance(inner, dict) else {}
-    return {**nested, **{str(name): value for name, value in held.items()}}
+def _flat(held: Mapping[Any, Any], origin: str) -> dict[str, Any]:
+    """A record's values by name, those of dicts within it too (`batch`, `inputs`, ...), whatever these are called.
+
+    Raises SpecwireError when a name that a record is read by stands for two things.
+    """
+    values: dict[str, Any] = {}
+    places: dict[str, str] = {}
+    level = [("", held)]
+    for _ in range(NESTED):
+        for prefix, one in level:
+            for name, value in ((str(name), value) for name, value in one.items()):
+                if name in KNOWN and name in values and not _same(values[name], value):
+                    raise SpecwireError(
+                        f"{origin} holds {places[name]} and {prefix}{name}, which differ: keep one of them"
+                    )
+                values.setdefault(name, value)
+                places.setdefault(name, f"{prefix}{name}")
+        level = [
+            (f"{prefix}{name}.", value)
+            for prefix, one in level
+            for name, value in one.items()
+            if isinstance(value, dict)
+        ]
+    return values
+
+
+def _same(one: Any, other: Any) -> bool:
+    import torch
+
+    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
+        return one.shape == other.shape and torch.equal(one, other)
+    return type(one) is type(other) and not isinstance(one, (torch.Tensor, list, tuple)) and bool(one == other)
 
 
 def _loaded(file: Path) -> tuple[Any, int]:
@@ -175,6 +218,7 @@ def _record(file: Path, origin: str, held: Mapping[str, Any], hidden: int) -> Re
     import torch
 
     tensors = {name: value for name, value in held.items() if isinstance(value, torch.Tensor)}
+    tensors |= {name: torch.tensor(held[name]) for name in TOKENS if _is_ids(held.get(name))}
     lists = {name: value for name, value in held.items() if name in STATES and _is_tensors(value)}
     ids_name = next((name for name in TOKENS if name in tensors), None)
     states_name = next((name for name in STATES if name in tensors or name in lists), None)
@@ -184,6 +228,8 @@ def _record(file: Path, origin: str, held: Mapping[str, Any], hidden: int) -> Re
             f"{origin} holds [{said}{', ...' if len(held) > SHOWN else ''}]: tensors of token ids ({', '.join(TOKENS)}) and "
             f"states ({', '.join((*STATES, FINAL))}) are needed"
         )
+    if (prompts := math.prod(tensors[ids_name].shape[:-1])) > 1:
+        raise SpecwireError(f"{ids_name} of {origin} are of {prompts:,} prompts in a batch: save a record for each")
     ids = tensors[ids_name].reshape(-1)
     if str(ids.dtype).removeprefix("torch.") not in ("int64", "int32", "int16", "uint8") or len(ids) == 0:
         raise SpecwireError(f"{ids_name} of {origin} are no token ids: {_described(tensors[ids_name])}")
@@ -214,6 +260,17 @@ def _record(file: Path, origin: str, held: Mapping[str, Any], hidden: int) -> Re
         final_norm=_plain(final, len(ids), hidden),
         last_is_end=last_is_end,
         of_any_layer=states_name == "hidden_states",
+    )
+
+
+def _is_ids(value: Any) -> bool:
+    """Token ids as a list, alone or in a batch of one."""
+    if isinstance(value, (list, tuple)) and len(value) == 1 and isinstance(value[0], (list, tuple)):
+        value = value[0]
+    return (
+        isinstance(value, (list, tuple))
+        and bool(value)
+        and all(type(one) is int and 0 <= one < 1 << 31 for one in value)
     )
 
 
