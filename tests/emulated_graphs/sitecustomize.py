@@ -1,9 +1,9 @@
 """SGLang's own graph runners on a CPU, their graphs emulated: with this directory on PYTHONPATH and EMULATED_GRAPHS set.
 
 The runners, their backends, buffers, padding and the models are the release's own. Stood in for are: the device's graphs
-(`cuda_graph_emulator`), its streams and pools, and the attention, which is one operation of the graph that reads the
-metadata as the backend has it at the replay, as a kernel reads its static buffers. After each replay the memory of the
-graph that is no output is overwritten.
+(`cuda_graph_emulator`), its streams and pools, and two kernels, each one operation of the graph: the attention, which
+reads the metadata as the backend has it at the replay, as a kernel reads its static buffers, and the experts. After
+each replay the memory of the graph that is no output is overwritten.
 
 EMULATED_GRAPHS names what is replayed, of: decode (and verification), draft, draft-extend, prefill.
 """
@@ -106,6 +106,12 @@ def attention(module):
         each.get_cuda_graph_seq_len_fill_value = lambda self: 1
         each.init_forward_metadata_out_graph = metadata
         each.init_forward_metadata_in_graph = lambda self, batch: None
+
+
+@after("layers.moe.fused_moe_native")
+def experts(module):
+    """It counts each expert's tokens on the host, which a device's kernel does not."""
+    kernel(module, "moe_forward_native")
 
 
 @after("model_executor.runner_backend.full_cuda_graph_backend")

@@ -39,9 +39,22 @@ class Forward:
             return None
         if self.made.rows == self.input.rows and self.made.site != "concat-last" or self.kind == STEP:
             return row if row < self.made.rows else None
-        number = self.blocks.index(block)
-        last = row == block.first + block.rows - 1
-        return number if last and self.made.rows == len(self.blocks) else None
+        kept = row == self.kept_row(block)
+        return self.blocks.index(block) if kept and self.made.rows == len(self.blocks) else None
+
+    @property
+    def padded(self) -> bool:
+        """Whether each request has as many rows as drafts are verified, the accepted ones first."""
+        return self.input.mode == "DRAFT_EXTEND_V2"
+
+    def kept_row(self, block: Block) -> int | None:
+        """The row of a request whose state is kept where one is: its last, or the last that was accepted; None where how
+        many were is not known."""
+        rows: int | None = block.rows
+        if self.kind == EXTEND and self.padded:
+            rounds = [one for one in block.request.rounds if one.extend is not None and one.extend[1] is block]
+            rows = rounds[0].accepted if rounds else None
+        return None if rows is None else block.first + rows - 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -262,7 +275,7 @@ def _accept(request: Request, last: Round, claim: int | None) -> None:
     """Go on after a verification: by what the engine says, where its tokens allow it; else by what they confirm."""
     forward, block = last.extend
     said = None if claim is None else claim - request.length
-    full = forward.made is None or forward.made.rows == forward.input.rows
+    full = forward.padded or forward.made is None or forward.made.rows == forward.input.rows
     most = last.matched if last.matched is not None else block.rows
     accepted = said if said is not None and 1 <= said <= most else most
     last.accepted = min(accepted, block.rows)
