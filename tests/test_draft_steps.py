@@ -111,6 +111,17 @@ def test_what_is_done_on_one_rank_alone_is_named(name: str, models, tmp_path) ->
     assert document["causes"][0]["id"] == "rank-draft" and document["verdict"] == "mismatch"
 
 
+def test_what_ranks_make_of_different_states_is_not_recomputed(models, tmp_path) -> None:
+    """Their shares of the layer and of the head add up: no rank's own rows made what either recorded."""
+    half = other_states(lambda rows: rows / 2)
+    document = judged(models, spoilt(tmp_path, 21, half, copies=2))
+    lines = {each["id"]: each for each in document["checks"]}
+    for name in ("draft-token", "weights-random", "draft-step"):
+        assert lines[name]["state"] == "skipped" and "ranks share the layer" in lines[name]["why"]
+    scope = {part["part"]: part["seen"] for part in document["scope"]}
+    assert scope["draft"] == scope["draft steps"] == 0 and document["verdict"] == "mismatch"
+
+
 def test_ranks_that_are_alike_are_no_fault(models, tmp_path) -> None:
     document = judged(models, spoilt(tmp_path, 12, lambda tensors: None, copies=2))
     assert document["causes"] == []

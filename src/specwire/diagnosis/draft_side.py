@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from specwire.capture import Event
 from specwire.diagnosis.distance import relative
 from specwire.diagnosis.draft_layer import AS_CONFIGURED, CLEARER, TOKENS, Layer, Run, far, rounding, states_made
+from specwire.diagnosis.draft_ranks import STATES
 from specwire.diagnosis.draft_reference import NotFinite, Reference
 from specwire.diagnosis.draft_rounds import EXTEND, PREFILL, STEP, Forward, Rounds
 from specwire.diagnosis.draft_tokens import Proposal, Tokens
@@ -55,17 +56,19 @@ class HeadRun:
 
 @dataclass(frozen=True)
 class DraftSide:
-    """The first requests of one rank, and the reference to hold against what the draft made of them."""
+    """The first requests of one rank, and the reference to hold against what the draft made of them. `mixed` says why
+    no rank's own rows made its states, where that is so."""
 
     reference: Reference
     rounds: Rounds
     target_theta: float | None
     target_tensors: Mapping[str, TensorFile]
+    mixed: str = ""
 
     @property
     def scope(self) -> tuple[Part, ...]:
         """What of the draft's side is compared."""
-        made = self.layer.made if self.rounds.forwards else ()
+        made = self.layer.made if self.rounds.forwards and not self.mixed else ()
         kinds = {
             kind: len({one.forward.number for one in made if one.kind == kind}) for kind in (PREFILL, EXTEND, STEP)
         }
@@ -77,17 +80,21 @@ class DraftSide:
                 unit=words[kind][1],
                 seen=kinds[kind],
                 of=every[kind],
-                why="" if every[kind] else "the run has none: it ended before",
+                why=self.mixed if every[kind] else "the run has none: it ended before",
             )
             for kind in kinds
         )
 
     @cached_property
     def layer(self) -> Layer:
+        if self.mixed:
+            raise NotSeen(self.mixed)
         return Layer(self.reference, tuple(states_made(self.rounds)), self.target_theta)
 
     @cached_property
     def tokens(self) -> Tokens:
+        if self.mixed:
+            raise NotSeen(self.mixed)
         return Tokens(self.reference, self.rounds)
 
     @property
@@ -268,7 +275,18 @@ def draft_side(evidence: Evidence) -> DraftSide:
         rounds,
         rope_theta(language_part(context.target or {})),
         context.target_tensors,
+        _mixed(evidence),
     )
+
+
+def _mixed(evidence: Evidence) -> str:
+    """Ranks share a layer and a head: where they were given different states, what each makes is of all of them."""
+    try:
+        differences = evidence.draft_ranks.differences
+    except NotSeen:
+        return ""
+    given = [one for one in differences if one.what == STATES and one.event.site in ("draft-input", "draft-fc")]
+    return f"rank {given[0].rank} was given other states than the first, and ranks share the layer" if given else ""
 
 
 def _shared_head(evidence: Evidence) -> tuple[str, TensorFile] | None:
