@@ -37,7 +37,10 @@ UNSURE = {
     "rank-partial": {"the same, golden without residuals": "likely"},
     "rope": {"the target's own": "likely", "the target's own, in bfloat16": "likely"},
     "stream-end": {"a part of the states": "likely", "another head": "likely", "another head, tokens alone": "likely"},
-    "token-shift": {"ids shifted in the data, no embeddings in the golden": "likely"},
+    "token-shift": {
+        "ids shifted in the data, no embeddings in the golden": "likely",
+        "ids shifted in the data, and some rows fit": "likely",
+    },
     "verify-forward": {"other states of what was verified": "likely"},
     "weights-random": {"a layer of another seed": "likely", "names that the loader does not know": "likely"},
     "wrong-boundary": {"a golden of few boundaries": "possible"},

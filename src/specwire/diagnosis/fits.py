@@ -153,7 +153,7 @@ def near_shift(evidence: Evidence) -> int | None:
 
     Looked at in the shallowest slot, where a row is its token's more than its context's.
     """
-    if not evidence.off or evidence.not_finite or len(evidence.lost) < len(evidence.trained) or evidence.any_row_known:
+    if not evidence.off or evidence.not_finite or len(evidence.lost) < len(evidence.trained):
         return None
     slot = min(evidence.lost, key=evidence.trained.__getitem__)
     k = evidence.trained[slot]
@@ -162,9 +162,19 @@ def near_shift(evidence: Evidence) -> int | None:
         moved = relative(states, evidence.wanted(k, step))
         rows = [row for row, error in enumerate(moved) if error == error]  # NaN: a row that leaves its prompt
         nearer = [row for row in rows if moved[row] < NEARER * own[row] and moved[row] < FAR < own[row]]
-        if len(rows) >= 4 and len(nearer) >= SHARE * len(rows):
+        if len(rows) >= 4 and len(nearer) >= SHARE * len(rows) and _none_known_but(evidence, step):
             return step
     return None
+
+
+def _none_known_but(evidence: Evidence, step: int) -> bool:
+    """Whether no row is the golden's of another place than `step` on, where the nearest may fit within the floor."""
+    places = evidence.seen.places
+    return all(
+        there is None or places[there] == (places[row][0], places[row][1] + step)
+        for slot in evidence.nearest_rows
+        for row, there in enumerate(slot)
+    )
 
 
 def _elsewhere(evidence: Evidence, slot: int, row: int) -> bool:
