@@ -5,9 +5,12 @@ Cause: sender and receiver, target and draft, or checkpoint and launch arguments
 Fix: one dtype for both models and for every buffer between them.
 """
 
+from dataclasses import replace
+
 from specwire.diagnosis.case import Case
+from specwire.diagnosis.draft_layer import AS_CONFIGURED
 from specwire.diagnosis.evidence import Evidence
-from specwire.diagnosis.finding import Cause
+from specwire.diagnosis.finding import Cause, NotSeen
 from specwire.diagnosis.hints import static_cause
 
 EIGHT = ("float8_e4m3fn", "float8_e5m2")
@@ -15,7 +18,24 @@ NARROWER = {"float32": ("bfloat16", "float16"), "bfloat16": EIGHT, "float16": EI
 
 
 def check(evidence: Evidence) -> Cause | None:
-    return _in_the_states(evidence) or static_cause(evidence, "dtype")
+    if found := _in_the_states(evidence):
+        return found
+    static = static_cause(evidence, "dtype")
+    if static is None or not _nothing_lost(evidence):
+        return static
+    return replace(
+        static,
+        confidence="possible",
+        evidence=f"{static.evidence}; nothing did in what was captured, which other prompts may",
+    )
+
+
+def _nothing_lost(evidence: Evidence) -> bool:
+    """Whether the states are exact, and the draft made of them what its weights make."""
+    try:
+        return not evidence.off and bool(evidence.seen.places) and evidence.draft.layer_run == AS_CONFIGURED
+    except NotSeen:
+        return False
 
 
 def _in_the_states(evidence: Evidence) -> Cause | None:

@@ -8,13 +8,15 @@ import pytest
 import torch
 from captures import concat, make_golden, make_states, write_batch
 
+from specwire.checks import dtype
 from specwire.diagnosis import compare
 from specwire.diagnosis.case import Case, evidence_of
 from specwire.diagnosis.check import check_capture
-from specwire.diagnosis.context import make_context
+from specwire.diagnosis.context import Context, make_context
 from specwire.diagnosis.noise import Floor
 from specwire.goldens.golden import Noise
 from specwire.goldens.write import States, write_golden
+from specwire.preflight.verdict import fault
 
 PROMPTS = [[4, 5, 6, 7, 8, 9], [10, 11, 12, 13]]
 STATES = make_states(PROMPTS)
@@ -149,3 +151,20 @@ def test_the_draft_is_on_the_last_stage_of_a_pipeline_alone(launch, verdict, gol
     document = check_capture(golden, folder, make_context(launch=launch))
     assert document["verdict"] == verdict
     assert document["why"] == ([] if verdict == "match" else ["2 of 4 ranks recorded it; rank 2, 3 did not"])
+
+
+@pytest.mark.parametrize(
+    "case, confidence",
+    [
+        (Case("healthy", draft_run={}), "possible"),
+        (Case("the draft's layer went astray", draft_run={"layer": "random"}), "likely"),
+        (Case("the draft was not captured"), "likely"),
+    ],
+    ids=lambda each: each.name if isinstance(each, Case) else each,
+)
+def test_a_risk_of_overflow_is_no_fault_of_a_run_that_shows_none(case, confidence, tmp_path, monkeypatch) -> None:
+    risk = fault("dtype", "stored in bfloat16 and served in float16", "--dtype bfloat16", "likely")
+    monkeypatch.setattr(Context, "static", {"dtype": risk})
+    cause = dtype.check(evidence_of(case, tmp_path))
+    assert (cause.confidence, cause.fix) == (confidence, "--dtype bfloat16")
+    assert ("nothing did" in cause.evidence) == (confidence == "possible")
