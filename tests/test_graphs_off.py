@@ -55,6 +55,8 @@ def test_what_would_turn_them_on_again_is_left_out_and_named():
     assert found.left_out == ("--enable-torch", "--enable-piecewise-cuda-graph")
 
 
+PATIENT = ("--watchdog-timeout=3600", "--dist-timeout=3600")
+
 # Every release with SPECWIRE_RELEASES=all: seven seconds each.
 ASKED = releases.versions() if os.environ.get("SPECWIRE_RELEASES") == "all" else releases.sample()
 
@@ -93,7 +95,7 @@ def job(llama, *arguments, device="cuda", **settings):
 
 def test_verify_starts_cuda_so_that_python_runs_and_says_so(llama):
     found = verify.as_run(job(llama, "--enable-torch-compile", "--mem-fraction-static=0.8"))
-    assert found.arguments[:2] == ("--watchdog-timeout=3600", "--mem-fraction-static=0.8")
+    assert found.arguments[:3] == (*PATIENT, "--mem-fraction-static=0.8")
     assert "--disable-cuda-graph" in found.arguments
     (note,) = verify._eager_said(job(llama, "--enable-torch-compile"))
     assert "graphs were off" in note and "--enable-torch-compile of the launch was left out" in note
@@ -101,10 +103,7 @@ def test_verify_starts_cuda_so_that_python_runs_and_says_so(llama):
         other = job(llama, "--tp=8", graphs=graphs, device=device)
         assert verify.as_run(other).arguments == ("--tp=8",) and verify._eager_said(other) == []
     taken_back = verify.as_run(job(llama, "--no-disable-cuda-graph", device="cpu")).arguments
-    assert (
-        taken_back[0:2] == ("--watchdog-timeout=3600", "--no-disable-cuda-graph")
-        and "--disable-cuda-graph" in taken_back
-    )
+    assert taken_back[:3] == (*PATIENT, "--no-disable-cuda-graph") and "--disable-cuda-graph" in taken_back
 
 
 @pytest.mark.parametrize(

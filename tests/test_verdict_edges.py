@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import torch
 from captures import concat, make_golden, make_states, write_batch
-from specwire.checks import dtype
 
 from specwire.checks import dtype
 from specwire.diagnosis import compare

@@ -23,8 +23,9 @@ _ON = (
     "--enable-torch-compile",
 )
 # The capture of graphs also compiles kernels, before anybody watches. Without it the first prompt does, which for a large
-# model can take longer than the 300 s after which the engine takes a forward for hung and ends itself.
-_PATIENT = ("--watchdog-timeout", "--watchdog-timeout=3600")
+# model can take longer than the 300 s after which the engine takes a forward for hung and ends itself, or the ten minutes
+# that the other ranks wait for one in a collective.
+_PATIENT = (("--watchdog-timeout", "--watchdog-timeout=3600"), ("--dist-timeout", "--dist-timeout=3600"))
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ def eager(arguments: Sequence[str], options: Collection[str]) -> Eager:
     """
     left_out = tuple(word for word in arguments if _written_out(word, options) in _ON)
     kept = tuple(word for word in arguments if word not in left_out)
-    first = [wait for name, wait in (_PATIENT,) if name in options]
+    first = [wait for name, wait in _PATIENT if name in options]
     return Eager((*first, *kept, *(off for name, off in _OFF if name in options)), left_out)
 
 
