@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 from captures import concat, make_golden, make_states, write_batch
-
 from specwire.checks import dtype
+
 from specwire.diagnosis import compare
 from specwire.diagnosis.case import Case, evidence_of
 from specwire.diagnosis.check import check_capture
