@@ -17,7 +17,7 @@ from specwire.errors import SpecwireError
 from specwire.preflight.interpreter.modules import Source
 from specwire.preflight.launch import in_file, of_process, typed_launch
 from specwire.preflight.option_source import read_options
-from specwire.preflight.options import Merger, Serve
+from specwire.preflight.options import Merger, Serve, convert
 from specwire.preflight.shell import split_commands
 from specwire.trees.tree import Tree
 
@@ -376,11 +376,107 @@ def test_a_running_process(options, tmp_path):
         of_process(process.pid).read(options)
 
 
-def test_options_know_their_kind(options):
-    assert options.by_name["--disable-cuda-graph"].kind == "flag"
+def test_options_know_what_they_take(options):
+    assert options.by_name["--disable-cuda-graph"].nargs == 0
     assert options.by_name["--tensor-parallel-size"] is options.by_name["--tp-size"]
     assert options.by_name["--tp-size"].type == "int"
     assert "--hidden-field" not in options.by_name
+
+
+ACTIONS = """
+import argparse
+
+class Gone(argparse.Action):
+    def __init__(self, option_strings, dest, nargs=0, **kwargs):
+        super().__init__(option_strings, dest, nargs=nargs, **kwargs)
+
+    def __call__(self, parser, namespace, values, option_string=None):
+        raise ValueError("gone")
+
+class Renamed(argparse.Action):
+    def __init__(self, option_strings, dest, new_flag="--tp-size", nargs=0, const=3, **kwargs):
+        self.kept = const
+        super().__init__(option_strings, dest, nargs=nargs, const=const, **kwargs)
+
+    def __call__(self, parser, namespace, values, option_string=None):
+        setattr(namespace, self.dest, self.const)
+
+class Fixed(argparse.Action):
+    def __call__(self, parser, namespace, values, option_string=None):
+        setattr(namespace, self.dest, "fixed")
+
+class Kept(argparse.Action):
+    def __init__(self, option_strings, dest, nargs="?", const=None, default="kept", **kwargs):
+        super().__init__(option_strings, dest, nargs=nargs, const=const, default=default, **kwargs)
+
+    def __call__(self, parser, namespace, values, option_string=None):
+        setattr(namespace, self.dest, values)
+
+class Ignored(argparse.Action):
+    def __call__(self, parser, namespace, values, option_string=None):
+        print("ignored", values)
+
+def add_cli_args(parser):
+    parser.add_argument("--speculative-algorithm", type=str)
+    parser.add_argument("--gone", action=Gone)
+    parser.add_argument("--renamed", action=Renamed)
+    parser.add_argument("--other", action=Renamed, nargs=1, const=4, new_flag="--pp")
+    parser.add_argument("--fixed", action=Fixed)
+    parser.add_argument("--kept", action=Kept)
+    parser.add_argument("--ignored", action=Ignored, default=7)
+    parser.add_argument("--last", type=int)
+"""
+USED = {
+    "--renamed --last 1": {"renamed": 3, "last": 1},
+    "--other x --last 1": {"other": 4, "last": 1},
+    "--fixed x --last 1": {"fixed": "fixed", "last": 1},
+    "--kept --last 1": {"kept": None, "last": 1},
+    "--kept x --last 1": {"kept": "x", "last": 1},
+    "--ignored x --last 1": {"last": 1},
+}
+
+
+def test_actions_of_the_tree_take_and_store_what_argparse_makes_them(tmp_path, capsys):
+    """The right answers are those of the classes themselves, in the standard library's parser."""
+    package = tmp_path / "sglang"
+    (package / "srt").mkdir(parents=True)
+    (package / "__init__.py").touch()
+    (package / "version.py").write_text('__version__ = "0.5.9"\n')
+    (package / "srt" / "server_args.py").write_text(ACTIONS)
+    options, module = read_options(Source(Tree.find(tmp_path))), {}
+    exec(ACTIONS, module)
+    module["add_cli_args"](real := module["argparse"].ArgumentParser())
+    for words, stored in USED.items():
+        theirs, ours = vars(real.parse_args(words.split())), options.parse(words.split())
+        assert {name: theirs[name] for name in stored} == stored == dict(ours.values), words
+        assert ours.refusals == ours.unread == ()
+    with pytest.raises(ValueError, match="gone"):
+        real.parse_args(["--gone"])
+    (refusal,) = options.parse(["--gone", "--last", "1"]).refusals
+    assert refusal.fix == "take --gone out" and options.parse(["--gone", "--last", "1"]).values == {"last": 1}
+    assert options.default("kept") == real.get_default("kept") == "kept"
+    assert options.default("ignored") == real.get_default("ignored") == 7
+    said = {name: options.by_name[f"--{name}"].deprecated for name in ("renamed", "other", "gone")}
+    assert said == {"renamed": "--tp-size", "other": "--pp", "gone": None}
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("77", 77), (" 8 ", 8), ("4k", 4000), ("1.5M", 1_500_000), ("2G", 2 * 10**9), ("1T", 10**12),
+        ("2Ki", 2048), ("3Mi", 3 << 20), ("1Gi", 1 << 30), ("1Ti", 1 << 40), ("0.001k", 1),
+    ],
+)  # fmt: skip
+def test_numbers_with_suffixes(text, number):
+    assert convert("human_readable_int", text) == number
+
+
+@pytest.mark.parametrize(
+    ("text", "why"), [("1.5Ki", "Decimals are not allowed"), ("k4", "invalid literal"), ("4K", "invalid literal"), ("4ki", "invalid literal"), ("1.5", "invalid literal")]
+)  # fmt: skip
+def test_numbers_with_suffixes_that_are_none(text, why):
+    with pytest.raises(ValueError, match=why):
+        convert("human_readable_int", text)
 
 
 def test_negated_flags():

@@ -58,13 +58,6 @@ class Option:
     made_by: str = "_StoreAction"
     deprecated: str | None = None  # what to write instead, where the source says so
 
-    @property
-    def kind(self) -> str:
-        """`flag` (takes nothing), `many` (a list), `optional` (a value or nothing) or `value`."""
-        if self.nargs == 0 or self.action in ("set", "boolean"):
-            return "flag"
-        return "optional" if self.nargs == "?" else "value" if self.nargs is None else "many"
-
 
 @dataclass(frozen=True)
 class Refusal:
@@ -363,7 +356,7 @@ def _acting(option: Option) -> Callable[..., argparse.Action]:
 
     class Acting(argparse.Action):
         def __init__(self, option_strings: list[str], dest: str, **more: Any) -> None:
-            super().__init__(option_strings, dest, nargs=0 if option.kind == "flag" else option.nargs, **more)
+            super().__init__(option_strings, dest, nargs=option.nargs, **more)
 
         def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
             parser.run.take(option, namespace, values, str(option_string))
