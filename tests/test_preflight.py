@@ -124,8 +124,25 @@ def test_boundary_faults_have_their_name(tmp_path, tree, of, ids, trained, cause
     config = draft_config(of, ids, **(K25_DRAFT if of is DEEPSEEK else {}))
     document = run(tmp_path, config, tree=tree, of=of, trained=trained)
     assert (document["verdict"], first(document)) == ("fault", cause)
-    assert document["causes"][0]["fix"]
+    assert document["causes"][0]["fix"] and document["causes"][0]["confidence"] == "certain"
     assert sum(check["id"] == cause for check in document["checks"]) == 1
+
+
+def test_what_rests_on_an_assumption_is_likely(tmp_path):
+    """A test that only a run decides stands around the capture: what is captured holds if it holds."""
+    tree = shutil.copytree(ADDS_ONE, tmp_path / "tree")
+    model = tree / "sglang" / "srt" / "models" / "llama.py"
+    test = "if i in self.layers_to_capture:"
+    assert test in model.read_text()
+    model.write_text(model.read_text().replace(test, test[:-1] + " and positions.is_contiguous():"))
+    document = run(tmp_path, tree=tree)
+    assert (document["verdict"], document["captured_boundaries"]) == ("ok", [2, 6, 9])
+    assert any(
+        "assuming `i in self.layers_to_capture and positions.is_contiguous()`" in note["text"]
+        for note in document["notes"]
+    )
+    document = run(tmp_path, tree=tree, trained=(3, 7, 10))
+    assert (first(document), document["causes"][0]["confidence"]) == ("boundary-offset", "likely")
 
 
 def test_ids_at_the_top_level_are_not_seen_by_the_engine(tmp_path):
@@ -730,6 +747,33 @@ def test_the_table_of_releases(tmp_path):
     assert [row["ids_to_write"] for row in document["trees"]] == [[2, 30, 58], [3, 31, 59]]
     assert (document["verdict"], first(document)) == ("fault", "release-drift")
     assert preflight(served, made, trees)["verdict"] == "inconclusive"
+
+
+def test_the_table_s_own_check_fails_is_open_or_holds(tmp_path):
+    """Each tree that differs, or that says nothing, is named by its release."""
+    served, made = target(tmp_path / "t"), draft(tmp_path / "d", draft_config())
+
+    def tree(version, ids):
+        """The slice, as a release in which other boundaries come of the ids."""
+        place = shutil.copytree(ADDS_ONE, tmp_path / version)
+        model = place / "sglang" / "srt" / "models" / "llama.py"
+        text = model.read_text().replace("[k + 1 for k in ids]", ids)
+        model.write_text(f"from another_package import from_elsewhere\n{text}")
+        (place / "sglang" / "version.py").write_text(f'__version__ = "{version}"\n')
+        return Tree.find(place)
+
+    def drift(*trees):
+        document = preflight(served, made, list(trees), trained=[2, 6, 9])
+        (found,) = (check for check in document["checks"] if check["id"] == "release-drift")
+        return document["verdict"], found["state"], found["why"]
+
+    adds, unknown, other = Tree.find(ADDS_ONE), tree("0.5.7", "[from_elsewhere(k) for k in ids]"), tree("0.5.8", "ids")
+    assert drift(adds, adds) == ("ok", "ok", "all 2 trees capture what the draft was trained on")
+    assert drift(adds, unknown) == ("inconclusive", "skipped", "whether 0.5.7 would match is not known")
+    assert drift(adds, tree("0.5.6", "from_elsewhere(ids)"))[:2] == ("inconclusive", "skipped")
+    verdict, state, why = drift(adds, unknown, other)
+    assert (verdict, state) == ("fault", "fault")
+    assert why.startswith("0.5.8 would not start, or not hand on what the draft was trained on")
 
 
 def test_check_judges_a_launch_as_preflight_does(tmp_path):

@@ -17,6 +17,7 @@ from specwire.preflight.interpreter.machine import Machine
 from specwire.preflight.interpreter.modules import Source
 from specwire.preflight.interpreter.values import (
     QUIET,
+    UNKNOWN,
     ClassRef,
     Config,
     Function,
@@ -190,8 +191,11 @@ def _read(machine: Machine, root: Thing, base: Rule) -> Rule:
     takes = len(setter.node.args.args) > 1
     ids = None if base.layer_ids is None else list(base.layer_ids)
     execute.call(machine, setter, [ids] if takes else [], {})
-    owner, where = _owner(machine)
+    owner, name, where = _owner(machine)
     if owner is not None:
+        held = owner.attrs.get(name)
+        if held is UNKNOWN or (isinstance(held, list) and any(each is UNKNOWN for each in held)):
+            return replace(base, where=where, problem=f"not understood: what {SETTER} sets {name} to ({where})")
         rule = _walk(machine, owner, replace(base, where=where))
         return replace(rule, assumptions=tuple(machine.assumptions))
     if name := _never_read(machine, setter):
@@ -200,10 +204,10 @@ def _read(machine: Machine, root: Thing, base: Rule) -> Rule:
     return replace(base, problem=f"not understood: {SETTER} ({base.where}) reaches no model that is read here")
 
 
-def _owner(machine: Machine) -> tuple[Thing | None, str]:
-    """The model whose layers are to be captured, and where the list was set on it."""
+def _owner(machine: Machine) -> tuple[Thing | None, str, str]:
+    """The model whose layers are to be captured, the name of its list of them, and where that was set."""
     rows = [row for row in machine.written if row[1].endswith("layers_to_capture") and row[0].layer is None]
-    return (rows[-1][0], rows[-1][2]) if rows else (None, "")
+    return rows[-1] if rows else (None, "", "")
 
 
 def _never_read(machine: Machine, setter: Function) -> str | None:
