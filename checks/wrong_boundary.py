@@ -36,8 +36,9 @@ def _neighbour(evidence: Evidence) -> Cause | None:
     """Near a boundary and on none: all that a golden of a few boundaries can say."""
     lost = [slot for slot, k in enumerate(evidence.found) if k is None]
     near = [slot for slot in lost if evidence.nearest[slot][1] < 0.7]
-    if not near or evidence.any_row_known:
-        return None
+    rows = evidence.nearest_rows
+    if not near or any(row is not None for slot in near for row in rows[slot]):
+        return None  # rows of the trained boundary, in other places
     return Cause(
         "possible",
         f"slots {listed(near)} are near a boundary (relative L2 {evidence.nearest[near[0]][1]:.2g}) and hold none "
@@ -59,7 +60,14 @@ def _read_wrongly(evidence: Evidence) -> str:
 
 CAUGHT = [
     Case("a golden of few boundaries", slots=(4, 8, 11), known=(3, 7, 10)),
+    Case("one slot of a golden of few boundaries", slots=(4, 7, 10), known=(3, 7, 10)),
     Case("one id off by two", slots=(3, 5, 10)),
     Case("two ids off, differently", slots=(2, 7, 12), dtype="bfloat16"),
 ]
-CLEAN = [Case("as trained"), Case("another order", slots=(7, 3, 10)), Case("all one below", slots=(2, 6, 9))]
+CLEAN = [
+    Case("as trained"),
+    Case("another order", slots=(7, 3, 10)),
+    Case("all one below", slots=(2, 6, 9)),
+    Case("near no boundary of few", alter=lambda states, world: states.roll(1, -1), known=(3, 7, 10)),
+    Case("rows of few boundaries, doubled", alter=lambda states, world: states[[0, 0, *range(2, len(states))]], known=(3, 7, 10)),
+]  # fmt: skip

@@ -43,7 +43,9 @@ UNSURE = {
     },
     "verify-forward": {"other states of what was verified": "likely"},
     "weights-random": {"a layer of another seed": "likely", "names that the loader does not know": "likely"},
-    "wrong-boundary": {"a golden of few boundaries": "possible"},
+    "wrong-boundary": {
+        "a golden of few boundaries": "possible", "one slot of a golden of few boundaries": "possible",
+    },
     "wrong-target": {
         "only the layers behind the last slot": "likely", "another seed": "likely", "a fine-tune": "likely",
         "later layers trained on": "possible", "one token's embedding": "possible",
@@ -85,6 +87,20 @@ def test_a_healthy_system_has_no_cause(dtype: str, ranks: int, tmp_path) -> None
     document = examine(evidence_of(Case("healthy", dtype=dtype, ranks=ranks), tmp_path))
     assert document["verdict"] == "match" and document["causes"] == []
     assert document["ranks"] == ranks and document["ranks_agree"] is True
+
+
+def test_a_neighbour_is_looked_for_in_the_slots_that_are_near_one(tmp_path) -> None:
+    """The first slot holds noise, the others a layer that this golden does not know."""
+
+    def first_lost(states: torch.Tensor, world: object) -> torch.Tensor:
+        width = states.shape[-1] // 3
+        return torch.cat([states[:, :width].roll(1, -1), states[:, width:]], dim=-1)
+
+    case = Case("two near", slots=(3, 8, 11), alter=first_lost, known=(3, 7, 10))
+    cause = CHECKS["wrong-boundary"].check(evidence_of(case, tmp_path))
+    assert cause.confidence == "possible" and cause.said.startswith(
+        "slots [1, 2] are near a boundary (relative L2 0.27)"
+    )
 
 
 def _late(states: torch.Tensor, world: object) -> torch.Tensor:
