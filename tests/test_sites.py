@@ -148,6 +148,19 @@ CAPTURES = {
         """, "return hidden_states"),
         ["captured(self, aux if collects else None, i, after=True)", "captured(self, aux if collects else None, self.end_layer, after=True)"],
     ),
+    "through one of two functions of its own": (
+        with_body("""
+            aux = AuxHiddenStateList()
+            other = AuxHiddenStateList()
+            def drop(value):
+                other.capture(value)
+            def keep(value):
+                aux.capture(value)
+            for i in range(self.start_layer, self.end_layer):
+                hidden_states = self.layers[i](hidden_states, capture_output=keep if i - 1 in self.layers_to_capture else None)
+        """),
+        ["captured(self, aux, i, after=True)"],
+    ),
     "unrolled, by a number of its own": (
         with_body("""
             aux = AuxHiddenStateList()
