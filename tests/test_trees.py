@@ -969,8 +969,9 @@ def test_what_a_hand_wrote_is_shown_clean_and_not_without_end(tree, run):
     applied(tree)
     edit(tree, DRAFT_NAME, b"fc_before(self, hidden_states, embeds)", b"fc_before(self, '\x1b]0;pwned\x07')")
     edit(tree, marks.RUNTIME, b"import json", b"import json\n" + b"mine = 1\n" * 500)
+    edit(tree, DRAFT_NAME, b"\n\n", b"\n" + b"#" * 400_000 + b"\n")
     shown = run("remove", tree.root)[1]
-    assert "pwned" in shown and "\x1b" not in shown
+    assert "pwned" in shown and "\x1b" not in shown and len(shown) < 20_000
     assert "+mine = 1\n[...]\n" in shown and shown.count("\n") < 90
     tree.path(marks.RUNTIME).write_bytes(b"mine = 1\n" * 500)
     shown = run("status", tree.root)[1]

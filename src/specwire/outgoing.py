@@ -43,6 +43,13 @@ def sentence(text: str, most: int = LONGEST) -> str:
     return f"{text[: most - tail]} [... {left_out:,} characters left out ...] {text[-tail:]}"
 
 
+def excerpt(text: str, lines: int, most: int = 400) -> str:
+    """The first lines of what a file holds, each cut in the middle when it is very long; `[...]` stands for the rest."""
+    held = text.split("\n", lines)
+    shown = [sentence(line, most) for line in held[:lines]]
+    return "\n".join([*shown, *(["[...]", ""] if any(held[lines:]) else held[lines:])])
+
+
 def hide(text: str) -> str:
     """The text with every secret that is known by now replaced."""
     return _pattern(frozenset(_known)).sub(HIDDEN, text) if _known else text

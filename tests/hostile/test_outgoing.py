@@ -58,6 +58,13 @@ def test_a_sentence_has_an_end(length):
     assert len(shown) < 2100 and shown.endswith("what to do.") and (shown == text) == (len(text) <= 2000)
 
 
+def test_an_excerpt_has_few_lines_and_short_ones():
+    assert outgoing.excerpt("a\nb\n", 2) == "a\nb\n" and outgoing.excerpt("a\nb", 2) == "a\nb"
+    assert outgoing.excerpt("a\nb\nc\n", 2) == "a\nb\n[...]\n" and outgoing.excerpt("", 2) == ""
+    long = outgoing.excerpt("x" * 400_000 + "\n", 2)
+    assert long.startswith("x" * 300 + " [... 399,600 characters left out ...] x") and long.endswith("x\n")
+
+
 def test_a_written_page_is_clean(tmp_path):
     write_text(tmp_path / "page", HOSTILE + "ü\n")
     text = (tmp_path / "page").read_bytes().decode("utf-8")

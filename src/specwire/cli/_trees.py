@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 
+from specwire import outgoing
 from specwire.cli import _options as options
 from specwire.errors import FAULT
 from specwire.patching.outcome import Outcome
@@ -13,7 +14,7 @@ from specwire.trees.tree import Tree
 
 DONE = "[DONE] All debug logging removed. Ready for production restart."
 _DONE_TO = ("applied", "removed")
-_LINES_OF_A_DIFF = 60  # of a file that a hand has been on; `--diff` shows all
+_LINES_OF_A_DIFF, _DIFFS = 60, 10  # of a file that a hand has been on, and of how many; `--json` has all
 _MARKS = {"removed": "[OK]", "failed": "[FAILED]", "edited": "[EDITED]"}
 
 
@@ -55,9 +56,12 @@ def _print(outcome: Outcome, dry_run: bool, every_site: bool) -> None:
         files = options.counted(len({site.file for site in absent}), "file")
         one = f"{absent[0].probe} {absent[0].file} {absent[0].qualname} - {absent[0].why}"
         options.say(f"[absent] {options.counted(len(absent), 'site')} in {files} (--json names each), such as {one}")
-    for diff in outcome.edits.values():
-        lines = diff.decode("utf-8", "backslashreplace").split("\n")[:_LINES_OF_A_DIFF]
-        print("\n".join(lines), end="" if len(lines) < _LINES_OF_A_DIFF else "\n[...]\n")
+    for diff in list(outcome.edits.values())[:_DIFFS]:
+        print(outgoing.excerpt(diff.decode("utf-8", "backslashreplace"), _LINES_OF_A_DIFF), end="")
+    if len(outcome.edits) > _DIFFS:
+        options.say(
+            f"and {options.counted(len(outcome.edits) - _DIFFS, 'file')} more that a hand has been on: {', '.join(list(outcome.edits)[_DIFFS:])}"
+        )
     states = [site.state for site in outcome.sites]
     done = "applied" if outcome.incomplete else outcome.result
     count = states.count(done) or len(states)
