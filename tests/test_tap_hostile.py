@@ -24,7 +24,16 @@ from specwire.capture import open_capture
 from specwire.errors import SpecwireError
 
 RUNTIME = Path(__file__).parent.parent / "src" / "specwire" / "runtime" / "_specwire.py"
-VARIABLES = ("DEBUG", "CAPTURE_DIR", "CAPTURE_BOUNDARIES", "CAPTURE_LIMIT", "DEBUG_RANKS", "DEBUG_STEPS", "PROFILE")
+SETTINGS = [
+    "DEBUG_RANKS",
+    "CAPTURE_BOUNDARIES",
+    "DEBUG_STEPS",
+    "CAPTURE_LIMIT",
+    "GRAPH_MEMORY",
+    "GRAPH_ROWS",
+    "PROFILE_CYCLES",
+]
+VARIABLES = ("DEBUG", "CAPTURE_DIR", "PROFILE", *SETTINGS)
 IDS = torch.arange(4)
 
 
@@ -208,16 +217,34 @@ def test_only_the_first_steps_of_each_site_are_reported(load, capfd, text, steps
     runtime.draft_input(None, torch.ones(4, 2), torch.ones(4, 2), input_ids=IDS)
     said = capfd.readouterr().err
     assert said.count("site=embedding-capture") == steps and said.count("site=draft-input") == 1
-    assert ("setting not understood, everything is reported" in said) is (text == "two")
+    assert ("setting not understood, and left out: EAGLE3_DEBUG_STEPS='two'" in said) is (text == "two")
 
 
-@pytest.mark.parametrize("setting", ["DEBUG_RANKS", "CAPTURE_BOUNDARIES", "DEBUG_STEPS", "CAPTURE_LIMIT"])
-@pytest.mark.parametrize("text", ["zero", "1;2", "1e999", "\N{DEVANAGARI DIGIT ONE}x"])
+@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize("text", ["zero", "1;2", "1e999", "\N{DEVANAGARI DIGIT ONE}x", "nan"])
 def test_a_setting_that_is_no_number_does_not_raise_into_the_engine(load, capfd, setting, text):
     runtime = load(DEBUG="1", **{setting: text})
     runtime.embedding(None, torch.ones(4, 2), input_ids=IDS)
     said = capfd.readouterr().err
-    assert "setting not understood" in said and said.count("site=embedding-capture rank=0 step=0") == 1
+    assert f"setting not understood, and left out: EAGLE3_{setting}=" in said
+    assert said.count("site=embedding-capture rank=0 step=0") == 1
+
+
+@pytest.mark.parametrize("wrong", SETTINGS)
+@pytest.mark.parametrize("text", ["?", "-3"])
+def test_one_setting_that_is_not_understood_leaves_the_others_as_they_are(load, capfd, wrong, text):
+    """A limit of the disk is not lost by a slip of the pen elsewhere."""
+    given = {
+        "DEBUG_RANKS": ("0,2", {0, 2}, None), "CAPTURE_BOUNDARIES": ("3,5", {3, 5}, None), "DEBUG_STEPS": ("4", 4, None),
+        "CAPTURE_LIMIT": ("1.5K", 1536, 8 << 30), "GRAPH_MEMORY": ("2m", 2 << 20, 512 << 20), "GRAPH_ROWS": ("7", 7, 1024),
+        "PROFILE_CYCLES": ("9", 9, 1_000_000),
+    }  # fmt: skip
+    held = {name: f"_{name.rpartition('_')[2] if 'GRAPH' not in name else name}" for name in given}
+    runtime = load(DEBUG="1", **{name: text if name == wrong else value for name, (value, _, _) in given.items()})
+    said = capfd.readouterr().err
+    for name, (_, understood, otherwise) in given.items():
+        assert getattr(runtime, held[name]) == (otherwise if name == wrong else understood), name
+    assert said.count("setting not understood") == 1
 
 
 @pytest.mark.parametrize(

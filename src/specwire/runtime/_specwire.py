@@ -39,15 +39,31 @@ def _set(name):
     return os.environ.get(name, "").strip().lower() not in ("", "0", "false", "no", "off")
 
 
-def _numbers(name):
-    text = os.environ.get(name, "").strip().lower()
-    return None if text in ("", "all") else {int(part) for part in text.split(",") if part.strip()}
+def _count(text):
+    number = int(text)
+    if number < 0:
+        raise ValueError(text)
+    return number
 
 
-def _bytes(name, default):
-    text = os.environ.get(name, "").strip().lower().removesuffix("b")
+def _numbers(text):
+    return None if text == "all" else {_count(part) for part in text.split(",") if part.strip()}
+
+
+def _bytes(text):
+    text = text.removesuffix("b")
     scale = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}.get(text[-1:], 1)
-    return int(float(text[:-1] if scale > 1 else text) * scale) if text else default
+    return _count(int(float(text[:-1] if scale > 1 else text) * scale))
+
+
+def _setting(name, read, otherwise):
+    """What a variable says, by `read`. What is not understood is said and left out, and the others hold."""
+    text = os.environ.get(name, "").strip().lower()
+    try:
+        return read(text) if text else otherwise
+    except (ValueError, OverflowError):
+        _say(f"[EAGLE3-DEBUG] setting not understood, and left out: {name}={text[:80]!r}")
+        return otherwise
 
 
 def _say(text):
@@ -63,18 +79,18 @@ DEBUG = _set("EAGLE3_DEBUG")
 CAPTURE_DIR = os.environ.get("EAGLE3_CAPTURE_DIR") or None
 on = DEBUG or CAPTURE_DIR is not None
 
-_RANKS = _BOUNDARIES = _STEPS = None
-_LIMIT = 8 << 30
-_GRAPH_MEMORY, _GRAPH_ROWS = 512 << 20, 1024
+_RANKS, _BOUNDARIES = (
+    _setting("EAGLE3_DEBUG_RANKS", _numbers, None),
+    _setting("EAGLE3_CAPTURE_BOUNDARIES", _numbers, None),
+)
+_STEPS = _setting("EAGLE3_DEBUG_STEPS", _count, 0) or None
+_LIMIT = _setting("EAGLE3_CAPTURE_LIMIT", _bytes, 8 << 30)
+_GRAPH_MEMORY = _setting("EAGLE3_GRAPH_MEMORY", _bytes, 512 << 20)
+_GRAPH_ROWS = _setting("EAGLE3_GRAPH_ROWS", _count, 1024) or 1024
 try:
-    _RANKS, _BOUNDARIES = _numbers("EAGLE3_DEBUG_RANKS"), _numbers("EAGLE3_CAPTURE_BOUNDARIES")
-    _STEPS = int(os.environ.get("EAGLE3_DEBUG_STEPS") or 0) or None
-    _LIMIT = _bytes("EAGLE3_CAPTURE_LIMIT", _LIMIT)
-    _GRAPH_MEMORY = _bytes("EAGLE3_GRAPH_MEMORY", _GRAPH_MEMORY)
-    _GRAPH_ROWS = int(os.environ.get("EAGLE3_GRAPH_ROWS") or _GRAPH_ROWS)
     CAPTURE_DIR = CAPTURE_DIR and os.path.abspath(CAPTURE_DIR)
-except (ValueError, OverflowError, OSError) as _error:
-    _say(f"[EAGLE3-DEBUG] setting not understood, everything is reported: {_error}")
+except OSError as _error:  # relative, and the working directory is gone
+    _say(f"[EAGLE3-DEBUG] EAGLE3_CAPTURE_DIR={CAPTURE_DIR} leads nowhere: {_error}")
 
 _steps = {}  # site -> steps begun
 _loops = {}  # site -> the last boundary of the loop under way
@@ -1107,8 +1123,4 @@ def _open_profile():
     return file
 
 
-try:
-    _CYCLES = int(os.environ.get("EAGLE3_PROFILE_CYCLES") or 1_000_000)
-except ValueError as _error:
-    _say(f"[EAGLE3-PROFILE] setting not understood, a million cycles are recorded: {_error}")
-    _CYCLES = 1_000_000
+_CYCLES = _setting("EAGLE3_PROFILE_CYCLES", _count, 0) or 1_000_000
