@@ -108,6 +108,9 @@ def test_what_is_no_option_of_this_tree_is_listed(options):
         ),
         ("--model-path 'a b", "the quote ' on line 1 is not closed"),
         ('--tp-size 2 \\\n--model-path "a b', 'the quote " on line 2 is not closed'),
+        pytest.param("--tp-size 2 \\\n" + "${" * 400_000, "line 2 has a word of more than 131,072", id="openings"),
+        pytest.param("--tp-size 2 \\\n" + "x" * 131_073, "line 2 has a word of more than 131,072", id="one word"),
+        pytest.param("x " * 600_000, "more than 1,048,576 characters", id="a long text"),
     ],
 )
 def test_what_cannot_be_read_is_one_sentence(options, text, said):

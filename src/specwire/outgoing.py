@@ -21,6 +21,7 @@ from specwire.regular import AnyPath, written_whole
 
 HIDDEN = "***"
 LONGEST = 2000  # characters of one sentence
+_SHLEX = 1 << 15  # characters of a text whose words are told by a shell's rules at once; of a longer one, line by line
 
 _known: set[str] = set()
 
@@ -189,7 +190,9 @@ def _pattern(known: frozenset[str]) -> re.Pattern[str]:
 
 def _looked_for(form: str) -> str:
     escaped = re.escape(form)
-    if re.fullmatch(r"[+-]?\d*\.?\d*(?:[eE][+-]?\d+)?", form):  # a figure: only where it cannot be one of ours
+    if len(form) < 40 and re.fullmatch(
+        r"[+-]?\d*\.?\d*(?:[eE][+-]?\d+)?", form
+    ):  # a figure: only where it cannot be one of ours
         return rf"(?:(?<=[=\"'])|(?<=-key )|(?<=token )|(?<=secret )|(?<=password )){escaped}(?![A-Za-z0-9.])"
     return escaped if len(form) >= 8 else rf"(?<![A-Za-z0-9]){escaped}(?![A-Za-z0-9])"
 
@@ -220,12 +223,15 @@ _IN_VARIABLES = frozenset("key token secret password pass auth cookie pat".split
 _SETTINGS = ("SGLANG_", "SGL_", "NCCL_", "CUDA_", "TORCH", "PYTORCH_", "EAGLE3_")
 _ENDINGS = ("token", "password", "secret", "apikey", "passwd")
 
-_NAMED = re.compile(r"""["']?(-{0,2}[A-Za-z][\w-]*)["']?\s*(?:=|:\s)\s*(?:"([^"\n]+)"|'([^'\n]+)'|([^\s"',}\])&]+))""")
-_USER = re.compile(r"[A-Za-z][\w+.-]*://([^\s/\"'?#]+)@")
+# Each begins where a word begins, and looks at none twice: a text may be one word of a million letters.
+_NAMED = re.compile(
+    r"""(?<![\w-])(-*+\w[\w-]*+)["']?\s*+(?:=|:\s)\s*+(?:"([^"\n]++)"|'([^'\n]++)'|([^\s"',}\])&]++))"""
+)
+_USER = re.compile(r"://([^\s/\"'?#]+)@")
 _BEARER = re.compile(r"(?i)\b(?:bearer|basic)\s+([\w.~+/=-]{8,})")
 _SHAPED = re.compile(
     r"\b(?:(?:sk|pk|rk)-[\w-]{16,}|hf_\w{20,}|gh[pousr]_\w{20,}|github_pat_\w{20,}|glpat-[\w-]{16,}|xox[abpr]-[\w-]{10,}"
-    r"|AKIA[0-9A-Z]{16}|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*)"
+    r"|AKIA[0-9A-Z]{16}|(?<![\w-])eyJ[\w-]{8,}+\.[\w-]{8,}+\.[\w-]*)"
 )
 
 
@@ -263,21 +269,28 @@ def _in_words(words: list[str]) -> Iterator[str]:
 
 
 def _in_text(text: str) -> Iterator[str]:
-    try:
-        words = shlex.split(text, comments=False) if len(text) < 1 << 18 else text.split()
-    except ValueError:  # an open quote: whatever follows it may belong to a value
-        words = [word.strip("\"'") for word in text.split()]
-        for match in re.finditer(r"-{1,2}([A-Za-z][\w-]*)[= ]+[\"']([^\n]+)", text):
-            if _is_secret(match[1]):
-                yield match[2]
-    if words != [text]:
-        yield from _in_words(words)
+    for part in [text] if len(text) < _SHLEX else text.replace("\\\n", " ").split("\n"):
+        yield from _in_line(part)
     for name, *values in _NAMED.findall(text):
         bare = name.strip("-")
         value = next(filter(None, values), "")
         if _is_secret(bare) and not (bare == "token" and value.isdigit()):  # a tap's line has a token's number
             yield value
     yield from _anywhere(text)
+
+
+def _in_line(text: str) -> Iterator[str]:
+    if not text.strip():
+        return
+    try:  # shlex takes a word letter by letter, each time all of it
+        words = shlex.split(text, comments=False) if len(text) < _SHLEX else text.split()
+    except ValueError:  # an open quote: whatever follows it may belong to a value
+        words = [word.strip("\"'") for word in text.split()]
+        for match in re.finditer(r"(?<![\w-])-++(\w[\w-]*+)[= ]++[\"']([^\n]+)", text):
+            if _is_secret(match[1]):
+                yield match[2]
+    if words != [text]:
+        yield from _in_words(words)
 
 
 def _anywhere(text: str) -> Iterator[str]:

@@ -7,6 +7,7 @@ import pty
 import subprocess
 import sys
 import termios
+import time
 import xml.etree.ElementTree as xml
 from pathlib import Path
 
@@ -63,6 +64,22 @@ def test_an_excerpt_has_few_lines_and_short_ones():
     assert outgoing.excerpt("a\nb\nc\n", 2) == "a\nb\n[...]\n" and outgoing.excerpt("", 2) == ""
     long = outgoing.excerpt("x" * 400_000 + "\n", 2)
     assert long.startswith("x" * 300 + " [... 399,600 characters left out ...] x") and long.endswith("x\n")
+
+
+PIECES = ["x", "X", "1", " ", "\n", "-", "_", "=", ":", "'", '"', "\\", "[", "{", "/", ".", "@", "://", "x ", "x-", "a.", "--x", "eyJ-", "eyJaaaaaaaa.", "sk-", "bearer ", "x=", "x: "]  # fmt: skip
+
+
+@pytest.mark.parametrize("piece", PIECES)
+def test_secrets_are_looked_for_in_time_that_grows_with_the_text(monkeypatch, piece):
+    """Half a million characters, whatever they are; what looks at a word from each of its letters takes minutes."""
+    monkeypatch.setattr(outgoing, "_known", set())
+    text = piece * (500_000 // len(piece)) + " --api-key 7h1s-1s-s3cr3t \n\n y@"
+    begun = time.process_time()
+    outgoing.know_text(text)
+    outgoing.know_words([text, text[: 1 << 14]])
+    shown = outgoing.clean(f"it is 7h1s-1s-s3cr3t {text[:1000]}")
+    assert time.process_time() - begun < 10
+    assert "7h1s" not in shown or piece in ("'", '"', "\\")  # an open quote, or the blank before it, takes it in
 
 
 def test_a_written_page_is_clean(tmp_path):

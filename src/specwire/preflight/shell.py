@@ -17,6 +17,7 @@ from specwire.errors import SpecwireError
 
 LIMIT = 1024 * 1024
 WORDS = 2000  # of one command: a launch has some hundred
+WORD = 128 * 1024  # characters of one word: Linux hands no longer one to a program
 MADE = 4 * LIMIT  # characters of all words, those of variables counted each time they are filled in
 Value = str | list[str]
 # Private-use characters: one stands before what is open, the other for a blank inside it.
@@ -118,6 +119,11 @@ class _Reader:
         if self.word is None and not self.words and not self.drop:
             self.begin = max(0, self.place - 1)
         self.word = (self.word or "") + text
+        if len(self.word) > WORD:
+            raise SpecwireError(
+                f"{self.where}: line {self.line(self.place)} has a word of more than {WORD:,} characters, which no program can "
+                "be given. Give a launch command."
+            )
 
     def end_word(self) -> None:
         if self.word is not None and not self.drop:
