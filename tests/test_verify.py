@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from small_trees import FILES, TARGET, make_tree, snapshot
 
 from specwire import cli, verify
@@ -184,3 +186,15 @@ def test_run_without_a_golden_makes_the_self_check(command, spoil, code: int, st
 def test_run_says_so_in_text_as_well(command) -> None:
     code, out, _ = command("run")
     assert code == 3 and "INCONCLUSIVE  no golden; self-check holds" in out and out.startswith("captured: ")
+
+
+@given(st.lists(st.integers(1, 6000), min_size=1, max_size=40))
+def test_the_first_prompt_is_sent_alone_and_the_others_together_as_far_as_they_are_small(lengths: list[int]) -> None:
+    batches = verify._together(lengths)
+    assert [number for batch in batches for number in batch] == list(range(len(lengths)))
+    assert batches[0] == (0,)
+    for batch, following in zip(batches[1:], [*batches[2:], None]):
+        tokens = sum(lengths[number] for number in batch)
+        assert len(batch) == 1 or (len(batch) <= verify.TOGETHER and tokens <= verify.TOKENS_TOGETHER)
+        if following is not None:
+            assert len(batch) == verify.TOGETHER or tokens + lengths[following[0]] > verify.TOKENS_TOGETHER

@@ -42,7 +42,9 @@ if TYPE_CHECKING:
 DUMP = "hidden-state-dump"
 # One from the prefill, and rounds enough that one begins where another ended, if any draft is rejected: its place, its
 # state and its tokens are judged as well.
-NEW_TOKENS = 4
+NEW_TOKENS = 3
+# Sent together: code that several requests go through is other code than for one. As many as an engine surely has room for.
+TOGETHER, TOKENS_TOGETHER = 8, 4096
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,7 @@ class Job:
     tokens: tuple[tuple[int, ...], ...] = ()  # without a golden: the prompts; default ones when there is none
     new_tokens: int = NEW_TOKENS
     graphs: str = "off"  # CUDA graphs: off, so that all runs as Python; on, as launched; or both, one after the other
-    batches: tuple[tuple[int, ...], ...] = ()  # numbers of prompts that are sent together; by default each alone
+    batches: tuple[tuple[int, ...], ...] = ()  # numbers of prompts that are sent together; by default see `_together`
     drafting: bool = True  # whether the engine is given the draft at all
 
 
@@ -296,7 +298,7 @@ def _run_engine(
     captures = out / "capture"
     make_private(captures)
     prompts = _prompts(job)
-    together = job.batches or [(number,) for number in range(len(prompts))]
+    together = job.batches or _together([len(prompt) for prompt in prompts])
     # The golden's end needs the last two boundaries alone; whoever asks for the dump wants what he asked for.
     chosen = DUMP in job.probes or "EAGLE3_CAPTURE_BOUNDARIES" in os.environ
     boundaries = {} if chosen else {"EAGLE3_CAPTURE_BOUNDARIES": f"{_layers(job) - 1},{_layers(job)}"}
@@ -325,6 +327,17 @@ def _run_engine(
     ]
     write_answers(captures, Answers(tuple(said), job.ranks))
     return result
+
+
+def _together(lengths: Sequence[int]) -> list[tuple[int, ...]]:
+    """Which prompts, of so many tokens, are sent together: the first alone, the others in as few batches as are small."""
+    batches = [[0]]
+    for number in range(1, len(lengths)):
+        tokens = sum(lengths[each] for each in (*batches[-1], number))
+        if len(batches) == 1 or len(batches[-1]) == TOGETHER or tokens > TOKENS_TOGETHER:
+            batches.append([])
+        batches[-1].append(number)
+    return [tuple(batch) for batch in batches]
 
 
 @functools.lru_cache(maxsize=4)

@@ -2,8 +2,8 @@
 
 Run by path, so it needs SGLang and nothing of specwire. The job: `argv`, the server's arguments as
 on its command line; `batches`, lists of prompts (token ids), those of one batch sent together;
-`sampling_params`; `again`, whether the first answer is sent as a prompt; `output`, where the result goes. A job without batches is a server: SGLang's own
-`launch_server` with these arguments. The engine lives as long as this process does, and this process
+`sampling_params`; `again`, whether the first answer is sent as a prompt; `output`, where the result goes. A job without
+batches is a server: SGLang's own `launch_server` with these arguments. The engine lives as long as this process does, and this process
 ends with the one that holds the other end of its standard input.
 """
 
@@ -94,19 +94,24 @@ def _serve(argv: list[str]) -> None:
 
 
 def _answers(engine: Any, job: dict[str, Any]) -> list[list[dict[str, Any]]]:
-    """Each batch's answers. With `again`, the first prompt and what was said after it are then sent as a prompt."""
+    """Each batch's answers. With `again`, the first prompt and what was said after it are sent as one more prompt: with the
+    second batch, or by itself where there is none."""
     asked: dict[str, Any] = {"sampling_params": job["sampling_params"]}
     if job.get("logprobs"):
         asked |= {"return_logprob": True, "logprob_start_len": 0}
-    batches = [_generate(engine, prompts, asked) for prompts in job["batches"]]
-    said = batches[0][0]["output_ids"][:-1] if batches and batches[0] else []
-    if job.get("again") and said:
+    first, *others = job["batches"] or [[]]
+    answers = [_generate(engine, first, asked)] if first else []
+    if job.get("again") and answers and (said := answers[0][0]["output_ids"][:-1]):
+        beside = others[0] if others else []
+        once_more = {**job["sampling_params"], "max_new_tokens": 1}
+        each = [*[job["sampling_params"]] * len(beside), once_more]
         try:
-            again = {"sampling_params": {**job["sampling_params"], "max_new_tokens": 1}}
-            _generate(engine, [[*job["batches"][0][0], *said]], asked | again)
-        except Exception as error:  # what was asked for is there, and this is for one check alone
+            made = _generate(engine, [*beside, [*first[0], *said]], asked | {"sampling_params": each})
+            answers += [made[:-1]] if others else []
+            others = others[1:]
+        except Exception as error:  # the rest is what was asked for, and this is for one check alone
             print(f"specwire: the first answer could not be sent as a prompt: {error}", flush=True)
-    return batches
+    return answers + [_generate(engine, prompts, asked) for prompts in others]
 
 
 def _generate(engine: Any, prompts: list[list[int]], asked: dict[str, Any]) -> list[dict[str, Any]]:
