@@ -5,7 +5,8 @@ The runners, their backends, buffers, padding and the models are the release's o
 reads the metadata as the backend has it at the replay, as a kernel reads its static buffers, and the experts. After
 each replay the memory of the graph that is no output is overwritten.
 
-EMULATED_GRAPHS names what is replayed, of: decode (and verification), draft, draft-extend, prefill.
+EMULATED_GRAPHS names what is replayed, of: decode (and verification), draft, draft-extend. A launch with graphs off has
+none, as on a device: on a CPU they are on with `--no-disable-cuda-graph`.
 """
 
 import contextlib
@@ -86,6 +87,10 @@ def kernel(owner, *names):
         setattr(owner, name, opaque(getattr(owner, name)))
 
 
+def wanted(kind, server_args):
+    return kind in WANTED and not server_args.disable_cuda_graph
+
+
 def metadata(self, batch, in_capture=False):
     """As before an eager forward, of the graph's static batch or of a view of the live one."""
     mode = batch.forward_mode
@@ -134,7 +139,7 @@ def setup(module):
         from sglang.srt.model_executor.runner.decode_cuda_graph_runner import DecodeCudaGraphRunner
 
         runner = None
-        if "decode" in WANTED and not model_runner.is_draft_worker:
+        if wanted("decode", model_runner.server_args) and not model_runner.is_draft_worker:
             runner = DecodeCudaGraphRunner(model_runner)
         return module.GraphCapture(runner=runner, memory_phase="decode", memory_usage_gb=0, capture_time=0)
 
@@ -167,8 +172,9 @@ def draft(module):
     def capture(self):
         runner, extend = module.EAGLEDraftCudaGraphRunner, module.EAGLEDraftExtendCudaGraphRunner
         many = self.speculative_num_steps > 1
-        self.cuda_graph_runner = runner(self) if "draft" in WANTED and many else None
-        self.cuda_graph_runner_for_draft_extend = extend(self) if "draft-extend" in WANTED else None
+        drafts, extends = (wanted(kind, self.server_args) for kind in ("draft", "draft-extend"))
+        self.cuda_graph_runner = runner(self) if drafts and many else None
+        self.cuda_graph_runner_for_draft_extend = extend(self) if extends else None
 
     module.EagleDraftWorker._capture_cuda_graphs = capture
 
