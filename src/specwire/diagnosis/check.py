@@ -20,6 +20,7 @@ from specwire.diagnosis.evidence import Evidence
 from specwire.diagnosis.finding import Cause, NotSeen, Partly, Skipped, listed
 from specwire.diagnosis.gather import gather
 from specwire.diagnosis.judge import Slot, judge, missing_rows
+from specwire.diagnosis.replays import read
 from specwire.diagnosis.scope import document as scope_document
 from specwire.diagnosis.scope import draft_parts, target_parts
 from specwire.diagnosis.sides import target_sites
@@ -134,6 +135,7 @@ def report(evidence: Evidence, slots: list[Slot], summary: Summary) -> dict[str,
         "rows": rows(evidence),
         "scope": scope_document([*target_parts(evidence, summary.rows, summary.ranks), *draft_parts(evidence)]),
         "self_check": self_check_document(evidence),
+        "replays": read(evidence.capture.events).document() if evidence.capture else None,
         "acceptance": {**acceptance_document(seen), "said": described(seen)},
         "causes": [{**cause.finding.document(), "acceptance_agrees": cause.id in seen.points_to} for cause in causes],
         "checks": checks,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from textwrap import fill
+from textwrap import fill, wrap
 from typing import Any
 
+from specwire.diagnosis import replays
 from specwire.diagnosis.acceptance import ENOUGH
 from specwire.diagnosis.scope import described
 from specwire.goldens.show import SHOWN_PROMPTS, words_line
@@ -63,9 +64,17 @@ def _headline(document: dict[str, Any], colour: bool) -> str:
         *_sites(document),
         *_prompts(document),
         *(f"{'compared' if not number else '':8}  {line}" for number, line in enumerate(described(document["scope"]))),
+        *_replays(document),
         f"noise     {_short(document['noise_floor'])} ({document['noise_source']})" + _repeats(document),
     ]
     return "\n".join(lines)
+
+
+def _replays(document: dict[str, Any]) -> list[str]:
+    """What was read of forwards that ran as CUDA graphs, if any did."""
+    lines = replays.described(document["replays"], "eager" in document)
+    text = [line for long in lines for line in wrap(long, columns(118) - 10)]
+    return [f"{'' if number else 'replays':8}  {line}" for number, line in enumerate(text)]
 
 
 def _prompts(document: dict[str, Any]) -> list[str]:
@@ -83,6 +92,7 @@ def _alone(document: dict[str, Any], colour: bool) -> list[str]:
         f"{_paint(document['verdict'].upper(), document['verdict'], colour)}  no golden; self-check {found['state']}",
         f"target    {document['golden']['target']}",
         f"concat    {document['concat_shape'] or 'none'} {document['dtype'] or ''}   ranks {document['ranks']}",
+        *_replays(document),
     ]
     slots = [f"slot {slot['slot']}    {_five(slot['hs_first5'])}" for slot in document["slots"] if slot["hs_first5"]]
     if not found["subjects"]:
