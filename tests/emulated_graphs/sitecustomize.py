@@ -5,8 +5,9 @@ The runners, their backends, buffers, padding and the models are the release's o
 reads the metadata as the backend has it at the replay, as a kernel reads its static buffers, and the experts. After
 each replay the memory of the graph that is no output is overwritten.
 
-EMULATED_GRAPHS names what is replayed, of: decode (and verification), draft, draft-extend. A launch with graphs off has
-none, as on a device: on a CPU they are on with `--no-disable-cuda-graph`.
+EMULATED_GRAPHS names what is replayed, of: decode (and verification), draft, draft-extend, prefill (of target and draft, by
+segments, between which the attention runs as Python: what 0.5.23 does on CUDA unless told otherwise). A launch with graphs
+off has none, as on a device: on a CPU they are on with `--no-disable-cuda-graph`.
 """
 
 import contextlib
@@ -18,6 +19,7 @@ import types
 
 WANTED = set(os.environ.get("EMULATED_GRAPHS", "").split(",")) - {""}
 SHAPES = (1, 2, 4)  # requests
+LENGTHS = (8, 16, 32)  # tokens of a prefill
 SRT = "sglang.srt."
 HOOKS = {}
 
@@ -53,10 +55,17 @@ def device():
     import torch
     from cuda_graph_emulator import Graph, capture
 
-    def idle(*_, **__):
-        """A stream or an event of a device that has always done everything already."""
-        nothing = dict.fromkeys(("wait_stream", "synchronize", "record", "wait", "wait_event"), lambda *_: None)
-        return types.SimpleNamespace(cuda_stream=0, query=lambda: True, **nothing)
+    class Stream(torch.cpu.Stream):
+        """Of a device that has always done everything already."""
+
+        stream_id = cuda_stream = 0
+
+        def synchronize(self):
+            pass
+
+    def event(*_, **__):
+        nothing = dict.fromkeys(("synchronize", "record", "wait"), lambda *_: None)
+        return types.SimpleNamespace(query=lambda: True, **nothing)
 
     torch.cuda.CUDAGraph = Graph
     torch.cuda.is_initialized = lambda: Graph.capturing is not None
@@ -68,8 +77,8 @@ def device():
         "graph": capture,
         "graph_pool_handle": lambda: (0, 0),
         "is_current_stream_capturing": lambda: Graph.capturing is not None,
-        "Stream": idle,
-        "Event": idle,
+        "Stream": Stream,
+        "Event": event,
     }.items():
         setattr(torch.cpu, name, value)
 
@@ -131,6 +140,33 @@ def full(module):
         return made
 
     module.FullCudaGraphBackend.replay = then_another
+
+
+@after("model_executor.runner_backend.breakable_cuda_graph_backend")
+def breakable(module):
+    from cuda_graph_emulator import tensors
+
+    replay = module.BreakableCudaGraphBackend.replay
+
+    def then_another(self, shape_key, *args, **kwargs):
+        made = replay(self, shape_key, *args, **kwargs)
+        for segment in self._graphs[shape_key]._segments:
+            segment.poison(tensors(made))
+        return made
+
+    module.BreakableCudaGraphBackend.replay = then_another
+
+
+@after("model_executor.cuda_graph_config")
+def default(module):
+    if "prefill" in WANTED:
+        module.default_prefill_backend = lambda: module.Backend.BREAKABLE
+
+
+@after("model_executor.runner.prefill_cuda_graph_runner")
+def prefill(module):
+    module.graph_capture = one_stream
+    module.get_prefill_num_tokens_to_capture = lambda _: list(LENGTHS)
 
 
 @after("model_executor.model_runner_components.cuda_graph_setup")
