@@ -1,6 +1,7 @@
 """What a release makes of a command line where CUDA is: run in the release's own code, with a GPU made to look present.
 
-    python tests/cuda_arguments.py JSON_LIST_OF_COMMAND_LINES     prints, for each, the captures that it leaves on
+    python tests/cuda_arguments.py JSON_LIST_OF_COMMAND_LINES           prints, for each, the captures that it leaves on
+    python tests/cuda_arguments.py JSON_LIST_OF_COMMAND_LINES sizes     the sizes in which it captures prefills, in tokens
 
 A command line that the release refuses is its error. Whatever of the environment an old release misses (its
 kernels, names of libraries that have moved on) is replaced by nothing at all: only arguments are resolved.
@@ -131,7 +132,8 @@ if __name__ == "__main__":
         sys.stdout.flush()
         if (child := os.fork()) == 0:
             try:
-                said = graphs_left_on(resolved(line))
+                args = resolved(line)
+                said = args.cuda_graph_config.prefill.bs if sys.argv[2:] == ["sizes"] else graphs_left_on(args)
             except BaseException as error:
                 said = f"{type(error).__name__}: {error}"
             print(json.dumps(said), flush=True)

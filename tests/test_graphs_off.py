@@ -88,22 +88,56 @@ def test_no_graph_is_left_on_by_the_releases_own_classes(version, llama):
     assert said[1::2] == [[]] * len(launches), said
 
 
+@pytest.mark.release
+def test_a_launch_without_chunks_captures_no_prefill_and_one_as_launched_does(llama):
+    """By 0.5.23's own classes: `verify` sends prompts without chunks only where nothing is to be captured."""
+    tree, ask = Tree.find("installed"), {"tp": 1, "device": "cuda", "tokens": 10}
+    lines = [
+        server_arguments(llama.target, llama.draft, extra=extra, **ask)
+        for extra in ((), ("--no-chunked-prefill-size",))
+    ]
+    run = subprocess.run(
+        [sys.executable, str(RESOLVER), json.dumps(lines), "sizes"],
+        env={**os.environ, "PYTHONPATH": str(tree.root), "PYTHONDONTWRITEBYTECODE": "1", "HF_HUB_OFFLINE": "1"},
+        cwd=llama.target,
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    without, as_launched = (json.loads(line) for line in run.stdout.splitlines() if line.startswith("["))
+    assert without == [] and {8, 16, 32} <= set(as_launched), run.stderr[-2000:]
+
+
 def job(llama, *arguments, device="cuda", **settings):
     tree = Tree.find("installed")
     return verify.Job(tree, llama.target, llama.draft, None, 8, device, sys.executable, arguments, **settings)
 
 
 def test_verify_starts_cuda_so_that_python_runs_and_says_so(llama):
-    found = verify.as_run(job(llama, "--enable-torch-compile", "--mem-fraction-static=0.8"))
+    off = {"graphs": "off"}
+    found = verify.as_run(job(llama, "--enable-torch-compile", "--mem-fraction-static=0.8", **off))
     assert found.arguments[:3] == (*PATIENT, "--mem-fraction-static=0.8")
     assert "--disable-cuda-graph" in found.arguments
-    (note,) = verify._eager_said(job(llama, "--enable-torch-compile"))
+    (note,) = verify._eager_said(job(llama, "--enable-torch-compile", **off))
     assert "graphs were off" in note and "--enable-torch-compile of the launch was left out" in note
-    for graphs, device in (("on", "cuda"), ("both", "cuda"), ("off", "cpu")):
+    for graphs, device in (("on", "cpu"), ("off", "cpu")):
         other = job(llama, "--tp=8", graphs=graphs, device=device)
         assert verify.as_run(other).arguments == ("--tp=8",) and verify._eager_said(other) == []
-    taken_back = verify.as_run(job(llama, "--no-disable-cuda-graph", device="cpu")).arguments
+    taken_back = verify.as_run(job(llama, "--no-disable-cuda-graph", device="cpu", **off)).arguments
     assert taken_back[:3] == (*PATIENT, "--no-disable-cuda-graph") and "--disable-cuda-graph" in taken_back
+
+
+@pytest.mark.parametrize("graphs", ["on", "both"])
+def test_as_launched_chunks_are_the_release_s_own_unless_a_prompt_is_longer(llama, graphs):
+    """Without chunks a release captures no prefill at all, which the launch in service would replay."""
+    one = job(llama, "--tp=8", graphs=graphs)
+    assert verify.as_run(one).arguments == ("--no-chunked-prefill-size", "--tp=8") and verify._eager_said(one) == []
+    assert "--chunked-prefill-size=-1" not in server_arguments(
+        llama.target, llama.draft, tp=8, device="cuda", extra=verify.as_run(one).arguments, tokens=10
+    )
+    long = job(llama, graphs=graphs, tokens=((7,) * 2100, (7,) * 40))
+    assert verify.as_run(long).arguments == ("--chunked-prefill-size=4096",)
+    assert verify.as_run(job(llama, graphs=graphs, tokens=((7,) * 2044,))).arguments == ("--no-chunked-prefill-size",)
 
 
 @pytest.mark.parametrize(

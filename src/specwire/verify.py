@@ -63,7 +63,7 @@ class Job:
     timeout: float | None = None
     tokens: tuple[tuple[int, ...], ...] = ()  # without a golden: the prompts; default ones when there is none
     new_tokens: int = NEW_TOKENS
-    graphs: str = "off"  # CUDA graphs: off, so that all runs as Python; on, as launched; or both, one after the other
+    graphs: str = "on"  # CUDA graphs: on, as launched; off, so that all runs as Python; or both, one after the other
     batches: tuple[tuple[int, ...], ...] = ()  # numbers of prompts that are sent together; by default see `_together`
     drafting: bool = True  # whether the engine is given the draft at all
 
@@ -302,6 +302,7 @@ def _run_engine(
     # The golden's end needs the last two boundaries alone; whoever asks for the dump wants what he asked for.
     chosen = DUMP in job.probes or "EAGLE3_CAPTURE_BOUNDARIES" in os.environ
     boundaries = {} if chosen else {"EAGLE3_CAPTURE_BOUNDARIES": f"{_layers(job) - 1},{_layers(job)}"}
+    graph_rows = {} if "EAGLE3_GRAPH_ROWS" in os.environ else {"EAGLE3_GRAPH_ROWS": str(max(1024, _tokens(job)))}
     result = run_engine(
         view,
         job.target,
@@ -310,7 +311,7 @@ def _run_engine(
         tp=job.ranks,
         device=job.device,
         extra_args=list(as_run(job).arguments),
-        env={"EAGLE3_CAPTURE_DIR": str(captures), "EAGLE3_DEBUG": "1", **boundaries, **settings},
+        env={"EAGLE3_CAPTURE_DIR": str(captures), "EAGLE3_DEBUG": "1", **boundaries, **graph_rows, **settings},
         out=out,
         max_new_tokens=job.new_tokens,
         python=job.python,
@@ -343,13 +344,29 @@ def _together(lengths: Sequence[int]) -> list[tuple[int, ...]]:
 @functools.lru_cache(maxsize=4)
 def as_run(job: Job) -> Eager:
     """The engine's arguments as they are given, or with its graphs off where the job wants that."""
-    if job.graphs != "off" or not _may_have_graphs(job):
+    if not _may_have_graphs(job):
         return Eager(job.engine_arguments, ())
+    if job.graphs != "off":
+        return Eager((_chunks(job), *job.engine_arguments), ())
     try:
         options: Collection[str] = read_options(Source(job.tree)).by_name
     except SpecwireError:
         options = ("--disable-cuda-graph",)  # every release has it; what is replayed all the same, the taps will say
     return eager(job.engine_arguments, options)
+
+
+def _chunks(job: Job) -> str:
+    """Chunks of a prefill in which every prompt is whole: the release's own size, which is 2048 tokens or more, if it can
+    be. Without chunks, as eager runs have it, 0.5.23 captures no prefill: the sizes of its graphs end at a chunk's."""
+    tokens = _tokens(job)
+    return "--no-chunked-prefill-size" if tokens <= 2048 else f"--chunked-prefill-size={1 << (tokens - 1).bit_length()}"
+
+
+def _tokens(job: Job) -> int:
+    """Of the largest batch of prompts that are sent together, with what is generated."""
+    prompts = _prompts(job)
+    together = job.batches or _together([len(prompt) for prompt in prompts])
+    return max(sum(len(prompts[number]) + job.new_tokens for number in batch) for batch in together)
 
 
 def _may_have_graphs(job: Job) -> bool:
@@ -360,7 +377,7 @@ def _may_have_graphs(job: Job) -> bool:
 def _eager_said(job: Job) -> list[str]:
     """That what was judged ran without the launch's graphs, where that is so."""
     found = as_run(job)
-    if found.arguments == job.engine_arguments:
+    if job.graphs != "off" or found.arguments == job.engine_arguments:
         return []
     without = f"; {', '.join(found.left_out)} of the launch was left out" if found.left_out else ""
     return [
@@ -407,7 +424,7 @@ def run_record(job: Job, out: Path, result: EngineResult | None, died: EngineFai
         "golden": str(job.golden) if job.golden else None,
         "device": result.device if result else job.device,
         "engine_arguments": list(job.engine_arguments),
-        "graphs": "as launched" if as_run(job).arguments == job.engine_arguments else "off",
+        "graphs": "as launched" if job.graphs != "off" or as_run(job).arguments == job.engine_arguments else "off",
         "seconds": round(result.boot_seconds + result.generate_seconds, 1) if result else None,
         "died": None if died is None else str(died),
         "log": str(result.log if result else out / "engine.log"),

@@ -53,20 +53,19 @@ ranks = click.option(
     help="Ranks: GPUs, or CPU processes.",
 )
 device = click.option("--device", default="auto", show_default=True, type=click.Choice(["auto", "cuda", "cpu"]))
-# Off is what was proven: no replay on a GPU has been read yet.
 graphs = click.option(
     "--graphs",
-    default="off",
-    show_default=True,
+    default="on",
+    show_default="on, as launched",
     type=click.Choice(["on", "off"]),
-    help="CUDA graphs: off, so that every forward runs as Python, or on, as launched, and read after each replay.",
+    help="CUDA graphs: on, as launched, and read after each replay, or off, so that every forward runs as Python.",
 )
 graphs_or_both = click.option(
     "--graphs",
-    default="off",
-    show_default=True,
+    default="on",
+    show_default="on, as launched",
     type=click.Choice(["on", "off", "both"]),
-    help="CUDA graphs: off, so that every forward runs as Python; on, as launched, and read after each replay; or "
+    help="CUDA graphs: on, as launched, and read after each replay; off, so that every forward runs as Python; or "
     "both, one run after the other, compared row by row.",
 )
 accept_length = click.option(

@@ -39,7 +39,8 @@ def command(
     """Print the environment and the arguments with which `verify` would start the engine, for a server by hand.
 
     No cached prefix and no chunks, so that each token of a prompt passes through the model in one prefill and has its
-    row in the golden. With --graphs off, CUDA graphs are off in the words of the release.
+    row in the golden. With --graphs off, CUDA graphs are off in the words of the release; with them on, chunks are as large as
+    the release has them, since prefills are only captured up to a chunk's size.
 
     \b
     Example: specwire engine-args --cpu --target DIR --draft DIR --tp 2 > serve.sh
@@ -56,9 +57,13 @@ def command(
     chosen = resolve_device("cpu" if cpu else device, exe)
     found = Tree.find(tree, python)
     extra = [f"--port={port}"] if port else []
-    off = eager((), read_options(Source(found)).by_name).arguments if (chosen, graphs) == ("cuda", "off") else ()
+    chunks_or_off: tuple[str, ...] = ()
+    if chosen == "cuda" and graphs == "off":
+        chunks_or_off = eager((), read_options(Source(found)).by_name).arguments
+    elif chosen == "cuda":
+        chunks_or_off = ("--no-chunked-prefill-size",)  # without chunks no prefill is captured
     argv = arguments.server_arguments(
-        target.absolute(), draft and draft.absolute(), tp=ranks, device=chosen, extra=[*extra, *off], tokens=0
+        target.absolute(), draft and draft.absolute(), tp=ranks, device=chosen, extra=[*extra, *chunks_or_off], tokens=0
     )
     if port:  # the user's comes last and wins; the one found free is only in the way
         argv = [flag for flag in argv if not flag.startswith("--port=") or flag == extra[0]]
