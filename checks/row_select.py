@@ -41,12 +41,14 @@ def _of_later_rows(evidence: Evidence) -> Cause | None:
         )
     if not odd:
         return None
-    first = odd[0]
+    first, made = odd[0], odd[0].wanted[0]
+    padding = made.about.get("graph_rows", made.rows) - made.rows if made.replayed else 0
+    behind = f"; the graph that made them has {made.rows + padding} rows, {padding} of them padding" if padding else ""
     return Cause(
         "certain",
         f"{len(odd)} rows that the draft was given are not in their place: row {first.row} of "
-        f"{said_at(first.forward, first.block)} is {first.how.value}",
-        FIX,
+        f"{said_at(first.forward, first.block)} is {first.how.value}{behind}",
+        FIX + ("; of a replay's output take the live rows, which come before the padding" if padding else ""),
         steps=2,
     )
 

@@ -55,17 +55,21 @@ def check(evidence: Evidence) -> Cause | None:
 def _in_replays(evidence: Evidence) -> Cause | None:
     """A graph that reads a static input which nobody fills before the replay: rows of an earlier forward, or none."""
     try:
-        odd = [one for one in odd_rows(evidence) if one.how in (How.STALE, How.ZERO)]
+        found = odd_rows(evidence)
     except NotSeen:
         return None
-    if not odd or not all(one.forward.input.replayed for one in odd):
+    odd = [one for one in found if one.how in (How.STALE, How.ZERO)]
+    misplaced = any(one.how in (How.ROW, How.OTHER) for one in found)  # then padding is among them, or the like
+    if not odd or misplaced or not all(one.forward.input.replayed for one in odd):
         return None
     first = odd[0]
     event, row = first.wanted
+    where = f" in columns {first.columns[0]} to {first.columns[1] - 1}" if first.columns else ""
     return Cause(
         "certain",
         f"{len(odd)} rows that a replayed graph of the draft read are not those made for it, and none of an eager forward: "
-        f"row {first.row} of {said_at(first.forward, first.block)} is {first.how.value}, where row {row} of {event} was due",
+        f"row {first.row} of {said_at(first.forward, first.block)} is {first.how.value}{where}, where row {row} of {event} "
+        "was due",
         "copy the states into the graph's own input before each replay, whatever its shape",
         steps=0,
     )
@@ -83,12 +87,14 @@ CAUGHT = [
     Case("one buffer in every slot", slots=(10, 10, 10)),
     Case("a slot that was never filled", alter=one_slot(2, lambda states: 0 * states)),
     Case("a state that no replay was given", draft_run={"handed": "zero", "graph": "replay"}),
+    Case("half of a state that no replay was given", draft_run={"handed": "in part", "graph": "replay"}),
     Case("no slot was ever filled, on two ranks", ranks=2, alter=lambda states, world: 0 * states),
 ]
 CLEAN = [
     Case("as trained"),
     Case("replayed as made", draft_run={"graph": "replay"}),
     Case("the same fault in an eager step", draft_run={"handed": "zero"}),
+    Case("half of a state in an eager step", draft_run={"handed": "in part"}),
     Case("reversed", alter=lambda states, world: states.flip(0)),
     Case("one slot twice", slots=(3, 3, 10)),
 ]

@@ -62,12 +62,8 @@ def test_a_healthy_system_is_a_match_without_a_cause(trial, yards):
     )
 
 
-# An engine on the CPU replays no graph: what only replays show is seeded without it, in the case of its check.
-WITHOUT_ENGINE = {"graph-order"}
-
-
 def test_every_diagnosis_has_a_fault_in_the_sample():
-    causes = {name.replace("_", "-") for name in modules("specwire.checks")} - WITHOUT_ENGINE
+    causes = {name.replace("_", "-") for name in modules("specwire.checks")}
     assert {trial.cause for trial in FAULTS} == {trial.cause for trial in FAULTS if trial.sample} == causes
 
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import torch
 
 HELD = 24  # events whose states are kept at a time
+FEW = 8  # columns: as many are not those of another row by chance
 EARLIER = 8  # forwards of the same request that are searched for a row that is out of its place
 
 
@@ -32,7 +33,8 @@ class How(StrEnum):
 
 @dataclass(frozen=True)
 class Odd:
-    """One row of the draft's input that is not what was made for it. `rel_l2` is how far it is from that."""
+    """One row of the draft's input that is not what was made for it. `rel_l2` is how far it is from that; `columns` are
+    where it is another, in a replay in which the rest is right."""
 
     forward: Forward
     block: Block
@@ -40,6 +42,7 @@ class Odd:
     how: How
     rel_l2: float
     wanted: tuple[Event, int]
+    columns: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -230,14 +233,22 @@ class Handed:
         errors = [float((got - one).norm() / one.norm().clamp_min(1e-300)) for one in wanted]
         errors = [error if error == error else float("inf") for error in errors]
         best = min(range(len(errors)), key=errors.__getitem__)
-        how = self._how(forward, block, got, sources)
-        return Odd(forward, block, row, how, errors[best], sources[best])
+        odd = (got != wanted[best]).nonzero().flatten()
+        part = None
+        if forward.input.replayed and FEW <= len(odd) < len(got):  # a static input that was filled in part
+            part = (int(odd[0]), int(odd[-1]) + 1)
+        how = self._how(forward, block, got, sources, slice(*part) if part else slice(None))
+        return Odd(forward, block, row, how, errors[best], sources[best], part)
 
-    def _how(self, forward: Forward, block: Block, got: torch.Tensor, sources: list[tuple[Event, int]]) -> How:
+    def _how(
+        self, forward: Forward, block: Block, got: torch.Tensor, sources: list[tuple[Event, int]], part: slice
+    ) -> How:
+        """What the row's columns `part` hold."""
+        got = got[part]
         if not got.any():
             return How.ZERO
         event = sources[0][0]
-        same = _same(self._held(event).double(), got).nonzero().flatten().tolist()
+        same = _same(self._held(event)[:, part].double(), got).nonzero().flatten().tolist()
         if same:
             mine = self._rows_of(forward, block, event)
             return How.ROW if set(same) & set(mine) else How.OTHER
@@ -245,7 +256,7 @@ class Handed:
             for other in (earlier.made, earlier.given, earlier.input):
                 if other is None or other.width != forward.input.width:
                     continue
-                if _same(self._held(other).double(), got).any():
+                if _same(self._held(other)[:, part].double(), got).any():
                     return How.STALE
         return How.UNKNOWN
 
