@@ -38,6 +38,8 @@ def _of_the_slots(evidence: Evidence) -> str | None:
         f"the {slots} slots alternate, column by column": whole.view(-1, hidden, slots).transpose(1, 2),
         f"each slot takes every column that is {slots} further": spread.reshape(-1, slots, hidden),
     }
+    for step, word in ((1, "late"), (-1, "early")):
+        ways[f"each row begins a column {word}"] = whole.roll(-step, -1).view(-1, slots, hidden)
     for name, states in ways.items():
         if all(evidence.fits(states[:, slot], k) for slot, k in enumerate(evidence.trained)):
             return name
@@ -71,6 +73,8 @@ CAUGHT = [
     Case("stacked", alter=_stacked),
     Case("stacked, in bfloat16", alter=_stacked, dtype="bfloat16"),
     Case("unstacked, though they were not", alter=_unstacked),
+    Case("a column late", alter=lambda states, world: states.roll(1, -1)),
+    Case("a column early", alter=lambda states, world: states.roll(-1, -1), dtype="bfloat16"),
     Case("heads across", alter=_crossed, ranks=2),
     Case("heads across on the second rank", ranks=2, per_rank=lambda r, s, w: _crossed(s, w) if r else s),
 ]
