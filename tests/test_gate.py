@@ -158,6 +158,9 @@ QUIET = {
     "one-time log": b"if key not in _debug_seen:\n    _debug_seen.add(key)\n    logger.warning(key)\n",
     "one-time set-up": b"if not hasattr(self, '_debug_hooks'):\n    self._debug_hooks = self.build()\n",
     "tagged otherwise": b"print('[DEBUG] session finished')\n",
+    "what SGLang's scheduler has": b"import faulthandler\nfaulthandler.enable()\n",
+    "a field that others pass": b"class Out(NamedTuple):\n    logits: object\n    debug_norm: float = 0.0\n",
+    "printing, in a comment": b"# torch.set_printoptions(precision=10)\n",
 }
 
 
@@ -307,6 +310,10 @@ def test_any_name_and_any_text_in_any_terminal(tmp_path, form, encoding):
         ("x = 1\nprint('[EAGLE3 TRACE]', x)\n", 2),
         ("x = 1\nprint('[eagle3-debug]', x)\n", 2),
         ("x = 1\nif os.getenv('HS_DBG'):\n    print(x)\n", 2),
+        ("x = 1\ntorch.set_printoptions(precision=10)\n", 2),
+        ("def f(x):\n    torch.set_printoptions(profile='full')\n    return x\n", 2),
+        ("class S(enum.Enum):\n    ONE = auto()\n    _debug_stage = auto()\n", 3),
+        ("class S(enum.Enum):\n    ONE = enum.auto()\n    _debug_stage = enum.auto()\n", 3),
         (
             "def f(a):\n    if not hasattr(a, '_dbg_done'):\n        print(a)\n        a._dbg_done = 1\n    return a\n",
             2,
@@ -317,6 +324,12 @@ def test_what_lost_its_mark_or_has_another_word(tree, llama, text, line):
     llama.write_text("import os, torch\n" + text)
     found = findings(tree / "sglang")
     assert [(file, at) for _, file, at in found] == [("sglang/srt/models/llama.py", line + 1)]
+
+
+def test_how_tensors_are_printed_is_asked_for_where_models_live(tree):
+    """SGLang has a tool of its own that sets it elsewhere, in every release."""
+    (tree / "sglang" / "srt" / "dumper.py").write_text("import torch\ntorch.set_printoptions(precision=10)\n")
+    assert findings(tree) == []
 
 
 def test_nothing_looked_at_is_no_pass(tmp_path):

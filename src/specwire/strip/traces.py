@@ -18,6 +18,7 @@ _TRACE = "is no form of debug code that strip takes out"
 _NAMED = "has a name that says that it is debug code"
 _ONCE = "is a one-time guard whose body does more than report"
 _SHOWS = "shows hidden states, and nothing says that it is debug code"
+_PRINTS = "changes how every tensor is printed from here on, and nothing says that it is debug code"
 _ENGINE = ("SGLANG_", "SGL_")  # a message that begins with a switch of SGLang's own, as in Qwen 3.5 of 0.5.19
 _STATES = re.compile(r"(?:\w+_)?hidden_states?(?:_list)?|hs|aux_hidden\w*")
 _SIZES = frozenset(
@@ -78,6 +79,8 @@ def _once(node: ast.If, facts: Facts, helpers: set[str]) -> bool:
 def _shown(call: ast.Call, function: str, facts: Facts) -> tuple[str, str] | None:
     """Whether a report shows hidden states, or is written to a file whose name says what it is."""
     kind = report_kind(call, facts.names)
+    if kind == "dump" and _last(call.func) == "set_printoptions":
+        return kind, _PRINTS
     if kind not in ("print", "logger", "dump") or waits(call):
         return None
     values = [part for given in (*call.args, *call.keywords) for part in ast.walk(given)]

@@ -20,7 +20,8 @@ _DUMPS = (b"torch.save(", b"print(")
 # Where the engine's forwards are: there its own log shows no hidden states.
 FORWARDS = re.compile(r"(?!.*multimodal_gen).*(?:\bmodels?\b|speculative|draft|eagle|logits_processor)", re.I)
 _PLAIN = (b"DEBUG", b"DBG")
-LOGS = (b"logger.",)  # everywhere in SGLang, so that it is asked for only where models live
+# The first is everywhere in SGLang, and the second in a tool of its own: they are asked for only where models live.
+LOGS = (b"logger.", PRINTING := b"set_printoptions(")
 NEEDLES = (b"DEBUG", b"EAGLE", b"eagle", b"DBG", b"DIAG", b"[E3", *_FLAGS, *_DUMPS, *_STOPS)
 
 _KIND = frozenset("DEBUG DBG TRACE DUMP PROBE CAPTURE PRINT LOG VERBOSE INSPECT".split())
@@ -55,7 +56,7 @@ _OWN_NAME_LINE = re.compile(
 )
 _CONSTANT = re.compile(r"_?(?:DEBUG|DBG)(?:_[A-Z0-9]+)*")
 _CONSTANT_LINE = re.compile(rb"^\s*_?(?:DEBUG|DBG)[A-Z0-9_]*\s*(?::[^=]*)?=\s*(?:True|False|None|\d+)\s*(?:#.*)?$")
-_FIELD_LINE = re.compile(rb"^\s+_(?:debug|dbg)_\w+\s*(?::[^=]+=|=\s*(?:None|True|False|\d))")
+_FIELD_LINE = re.compile(rb"^\s+_(?:debug|dbg)_\w+\s*(?::[^=]+=|=\s*(?:None|True|False|\d|(?:enum\.)?auto\())")
 # The states themselves; the engine's own messages tell their number of rows and their type.
 _STATES = re.compile(
     rb"hidden_states?\b(?!\.shape\[|\.dtype|\.device|\.stride)|aux_hidden|/tmp/\w*|[\"'/_](?:debug|dbg)_"
@@ -118,7 +119,10 @@ class Words(NamedTuple):
         if any(part in data for part in self.literals()):
             return True
         for needle in needles:
-            if needle in _DUMPS or needle in LOGS:
+            if needle == PRINTING:
+                if any(not line.lstrip().startswith(b"#") for line in _lines_with(data, needle)):
+                    return True
+            elif needle in _DUMPS or needle in LOGS:
                 if _shows(data, needle):
                     return True
             elif any(self._line_counts(line, needle) for line in _lines_with(data, needle)):
