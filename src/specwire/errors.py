@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import reprlib
 
 OK = 0
@@ -36,3 +37,12 @@ def shortened(value: object) -> str:
 def said(error: Exception) -> str:
     """What an error says, without the number and the file name that an OSError repeats: the message has named it."""
     return getattr(error, "strerror", None) or str(error)
+
+
+def remedy(error: OSError) -> str:
+    """What to do about an error of the system's that nobody has said more about."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "Make room, or name another place."
+    if error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
+        return "Name another path."
+    return "Nothing more was done."

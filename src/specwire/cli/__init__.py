@@ -14,7 +14,7 @@ import click
 
 from specwire import __version__, outgoing
 from specwire.cli import _signals
-from specwire.errors import FAULT, SpecwireError
+from specwire.errors import FAULT, SpecwireError, remedy
 
 PIPE_CLOSED = 141  # what a shell gives for a process that SIGPIPE ended
 
@@ -166,7 +166,7 @@ def _run(argv: list[str] | None) -> NoReturn:
         _complain(f"the output could not be written ({why})")
         sys.exit(FAULT)
     except OSError as error:
-        _complain(f"{error.filename or 'a file'}: {error.strerror or error}. {_remedy(error)}")
+        _complain(f"{error.filename or 'a file'}: {error.strerror or error}. {remedy(error)}")
         sys.exit(FAULT)
     except Exception as error:
         import traceback
@@ -185,15 +185,6 @@ def _run(argv: list[str] | None) -> NoReturn:
 def _complain(text: str) -> None:
     with contextlib.suppress(OSError):  # whoever hung up does not read it
         print(f"specwire: {outgoing.sentence(text)}", file=sys.stderr, flush=True)
-
-
-def _remedy(error: OSError) -> str:
-    """What to do about an error of the system's that nobody has said more about."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return "Make room, or name another place."
-    if error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
-        return "Name another path."
-    return "Nothing more was done."
 
 
 @contextlib.contextmanager

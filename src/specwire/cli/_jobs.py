@@ -105,12 +105,16 @@ def job_of(
 def place_for(out: Path | None) -> Iterator[Path]:
     """The directory that was asked for, kept; else a temporary one that goes unless something in it tells of a failure."""
     if out is not None:
+        ours = not out.exists()
         make_private(out)
         try:
             yield out.resolve()
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, Exception) as error:
             if any(out.iterdir()):
-                options.note(f"stopped; what there is by now is kept in {out}")
+                if isinstance(error, KeyboardInterrupt):
+                    options.note(f"stopped; what there is by now is kept in {out}")
+            elif ours:
+                out.rmdir()
             raise
         return
     place = temporary.make()

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specwire.errors import SpecwireError, said
+from specwire.errors import SpecwireError, remedy, said
 from specwire.goldens.golden import SCHEMA, Noise, PromptText
 from specwire.tensorfile import write_tensors
 
@@ -72,7 +72,7 @@ def write_golden(
     try:
         write_tensors(path, tensors, metadata)
     except OSError as error:
-        raise SpecwireError(f"cannot write {path}: {said(error)}") from error
+        raise SpecwireError(f"cannot write {path}: {said(error)}. {remedy(error)}") from error
 
 
 def _words(words: PromptText | None) -> dict[str, Any] | None:
