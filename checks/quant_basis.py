@@ -11,6 +11,7 @@ from specwire.diagnosis.case import Case
 from specwire.diagnosis.evidence import Evidence
 from specwire.diagnosis.finding import Cause
 from specwire.diagnosis.fits import rotated_basis
+from specwire.model_files import quantised_as
 
 
 def check(evidence: Evidence) -> Cause | None:
@@ -25,9 +26,7 @@ def check(evidence: Evidence) -> Cause | None:
             "rotate the states back before the draft, or use a draft trained in this basis",
             steps=2,
         )
-    config = evidence.context.target or {}
-    method = (config.get("quantization_config") or {}).get("quant_method")
-    how = evidence.context.launch.get("quantization") or method
+    how = evidence.context.launch.get("quantization") or quantised_as(evidence.context.target or {})
     near = all(k == trained[slot] and distance < 0.5 for slot, (k, distance) in enumerate(evidence.nearest))
     if not how or not near:
         return None

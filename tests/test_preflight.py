@@ -27,7 +27,7 @@ from preflight_models import (
 from specwire.cli.preflight import command
 from specwire.diagnosis.context import make_context
 from specwire.errors import SpecwireError
-from specwire.model_files import target_name
+from specwire.model_files import config_hash, quantised_as, read_config, target_name
 from specwire.preflight import preflight
 from specwire.preflight.render import page
 from specwire.trees.tree import Tree
@@ -542,6 +542,48 @@ def test_a_golden_names_the_target(tmp_path):
     assert first(run(tmp_path, recorded=other)) == "wrong-target"
     deeper = golden(tmp_path / "g.safetensors", (2, 6, 9), {**TARGET, "num_hidden_layers": 16})
     assert first(run(tmp_path, recorded=deeper)) == "wrong-target"
+
+
+FOURS, EIGHTS = {"quant_method": "compressed-tensors", "config_groups": {}}, {"quant_method": "fp8"}
+
+
+@pytest.mark.parametrize("made_from, served", [(FOURS, None), (None, EIGHTS), (FOURS, EIGHTS)])
+def test_a_target_that_is_only_quantised_otherwise_is_possible_and_decides_nothing(tmp_path, made_from, served):
+    quantised = {"quantization_config": made_from} if made_from else {}
+    recorded = golden(
+        tmp_path / "g.safetensors", (2, 6, 9), name=target_name(target(tmp_path / "made", **quantised)),
+        quantised=made_from["quant_method"] if made_from else "",
+    )  # fmt: skip
+    document = run(tmp_path, recorded=recorded, **({"quantization_config": served} if served else {}))
+    (cause,) = document["causes"]
+    assert (cause["id"], cause["confidence"], document["verdict"]) == ("wrong-target", "possible", "ok")
+    assert (made_from or served)["quant_method"] in cause["evidence"] and "golden build" in cause["fix"]
+    same = run(tmp_path, recorded=recorded, **quantised)
+    assert (same["verdict"], same["causes"]) == ("ok", [])
+
+
+def test_a_launch_that_serves_the_same_model_quantised_otherwise_is_possible(tmp_path):
+    given, served = target(tmp_path / "given"), target(tmp_path / "served", quantization_config=EIGHTS)
+    made = draft(tmp_path / "draft", draft_config())
+    launch = f"--model-path {served} --speculative-draft-model-path {made} --speculative-algorithm EAGLE3"
+    document = preflight(given, made, [Tree.find(ADDS_ONE)], launch=launch, trained=[2, 6, 9])
+    (cause,) = document["causes"]
+    assert (cause["id"], cause["confidence"], document["verdict"]) == ("wrong-target", "possible", "ok")
+    assert str(served) in cause["evidence"] and "fp8" in cause["evidence"] and str(given) in cause["fix"]
+
+
+def test_a_quantisation_is_no_part_of_what_names_a_model_wherever_it_is_written(tmp_path):
+    inner = {"model_type": "kimi_k2", "hidden_size": 64}
+    plain = config_hash(target(tmp_path / "plain", text_config=inner))
+    for place, changes in {
+        "outer": {"text_config": inner, "quantization_config": FOURS},
+        "inner": {"text_config": inner | {"quantization_config": FOURS}},
+        "older": {"text_config": inner, "compression_config": FOURS},
+    }.items():
+        assert config_hash(target(tmp_path / place, **changes)) == plain
+        assert quantised_as(read_config(tmp_path / place)) == "compressed-tensors"
+    assert config_hash(target(tmp_path / "other", text_config=inner | {"hidden_size": 128})) != plain
+    assert quantised_as(read_config(tmp_path / "plain")) == ""
 
 
 @pytest.mark.parametrize("captured", [(2, 6, 9), (2, 6, 10), (3, 7, 10), (9, 6, 2), (0, 6, 9)])

@@ -17,6 +17,7 @@ from specwire.tensorfile import TensorFile, open_tensors
 LANGUAGE_PARTS = ("text_config", "llm_config", "language_config", "thinker_config")
 # They change with the library that saved the file, or with how the model is served, not with the model.
 _VOLATILE = ("_name_or_path", "transformers_version", "torch_dtype", "dtype")
+_QUANTISED = ("quantization_config", "compression_config")
 
 # What training leaves beside a model, which no engine loads.
 _NO_WEIGHTS = ("training_args.bin", "optimizer.bin", "optimizer.pt", "scheduler.pt", "scaler.pt", "training_state.pt")
@@ -63,9 +64,27 @@ def target_name(directory: Path | str, name: str | None = None) -> str:
 
 
 def config_hash(directory: Path | str) -> str:
-    """16 hex digits of a model's config, without what a library or a launch changes in it."""
-    config = {key: value for key, value in read_config(directory).items() if key not in _VOLATILE}
+    """16 hex digits of a model's config, without what a library or a launch changes in it, and without its
+    quantisation: a copy of the same numbers in another form is the same model."""
+    left_out = (*_VOLATILE, *_QUANTISED)
+    config = {key: value for key, value in read_config(directory).items() if key not in left_out}
+    for part in LANGUAGE_PARTS:
+        if isinstance(config.get(part), dict):
+            config[part] = {key: value for key, value in config[part].items() if key not in _QUANTISED}
     return hashlib.sha256(json.dumps(config, sort_keys=True, separators=(",", ":")).encode()).hexdigest()[:16]
+
+
+def quantization_config(config: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """What a config, or its language model's part, says of its quantisation; None when it says nothing."""
+    parts = (config, *(config.get(part) for part in LANGUAGE_PARTS))
+    settings = (part.get(key) for part in parts if isinstance(part, dict) for key in _QUANTISED)
+    return next((each for each in settings if isinstance(each, dict)), None)
+
+
+def quantised_as(config: Mapping[str, Any]) -> str:
+    """The method of a config's quantisation, such as "fp8"; empty for none."""
+    settings = quantization_config(config)
+    return "" if settings is None else str(settings.get("quant_method") or "a method without a name")[:60]
 
 
 def draft_window(config: Mapping[str, Any]) -> int | None:

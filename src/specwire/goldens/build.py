@@ -17,7 +17,7 @@ from specwire.goldens.golden import STRAY, Noise, PromptText, check_token_ids
 from specwire.goldens.labels import ASSUMED, TRUE_LIST
 from specwire.goldens.resume import Unfinished
 from specwire.goldens.write import States, write_golden
-from specwire.model_files import config_hash, read_config, target_name, text_config
+from specwire.model_files import config_hash, quantised_as, read_config, target_name, text_config
 from specwire.progress import Progress, silent
 
 SEED = 20
@@ -111,7 +111,7 @@ def build_golden(
         target=target_name(target, name),
         noise=noise,
         source=_source(wider, checkpoint.scheme.label),
-        extra={"vocab_size": str(vocabulary), **known},
+        extra={"vocab_size": str(vocabulary), "quantised": quantised_as(config), **known},
     )
     unfinished.discard()
 

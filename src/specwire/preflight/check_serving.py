@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from specwire.finding import CONFIDENCES
-from specwire.model_files import draft_window, rope_theta
+from specwire.model_files import draft_window, quantization_config, rope_theta
 from specwire.preflight.facts import Facts
 from specwire.preflight.graphs import replayed
 from specwire.preflight.outcome import Check, Note, fault, ok, skipped, suspected
@@ -249,7 +249,7 @@ def _dtype(facts: Facts) -> Check:
 
 def _basis(facts: Facts) -> Check:
     """A rotated target hands on rotated states, which a draft trained on plain ones does not understand."""
-    said = json.dumps(facts.target_config.get("quantization_config") or facts.target_config.get("compression_config"))
+    said = json.dumps(quantization_config(facts.target_config))
     words = [word for word in _ROTATIONS if word in said.lower()]
     own = json.dumps(facts.draft).lower()
     if words and not any(word in own for word in words):

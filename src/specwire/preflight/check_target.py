@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from specwire.model_files import config_hash, target_name
+from specwire.model_files import config_hash, quantised_as, read_config, target_name
 from specwire.preflight.facts import Facts, Recorded
 from specwire.preflight.hub import is_hub_id
-from specwire.preflight.outcome import Check, fault, ok, skipped
+from specwire.preflight.outcome import Check, fault, ok, skipped, suspected
 
 _SERVE = "serve the target that the draft was trained for"
 
@@ -39,7 +39,19 @@ def _golden(facts: Facts) -> Check | None:
             _SERVE,
             "likely",
         )
+    mine = quantised_as(facts.target_config)
+    if said.quantised not in (None, mine):
+        return suspected(
+            "wrong-target",
+            f"{said.where} was made from a checkpoint {_quantised(said.quantised)}, the target here is {_quantised(mine)}: they "
+            "are one model only as far as their numbers are the same",
+            "serve a copy of the numbers that the golden was made from, or build it from what is served: specwire golden build",
+        )
     return None
+
+
+def _quantised(method: str) -> str:
+    return f"quantised as {method}" if method else "that is not quantised"
 
 
 def _draft(facts: Facts) -> Check | None:
@@ -82,8 +94,15 @@ def _served(facts: Facts) -> Check | None:
     place = facts.launch.path("model-path") if facts.launch and name else None
     if name and place is None and not _named(name, facts.target_dir, facts.recorded):
         return _not_here("wrong-target", f"the launch serves {name}", name, facts.target_dir)
-    if place is None or _same(place, facts.target_dir) or config_hash(place) == config_hash(facts.target_dir):
+    if place is None or _same(place, facts.target_dir):
         return None
+    if config_hash(place) == config_hash(facts.target_dir):
+        served, mine = quantised_as(read_config(place)), quantised_as(facts.target_config)
+        return None if served == mine else suspected(
+            "wrong-target",
+            f"the launch serves {place}, {_quantised(served)}, and {facts.target_dir} is {_quantised(mine)}",
+            f"--model-path {facts.target_dir}, or give the served one as --target",
+        )  # fmt: skip
     return fault(
         "wrong-target",
         f"the launch serves {place}, whose config.json is not that of {facts.target_dir}",

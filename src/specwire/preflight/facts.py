@@ -34,6 +34,7 @@ class Recorded:
 
     `assumed`: nobody gave these boundaries when the golden was built. `relabelled`: what an imported golden's
     boundaries would be by the convention that its ids were not read by, that convention, and what was done.
+    `quantised`: how the checkpoint that it was computed from is quantised, empty for not at all; None when it does not say.
     """
 
     trained: tuple[int, ...] | None = None
@@ -43,6 +44,7 @@ class Recorded:
     where: str = "--trained"
     assumed: bool = False
     relabelled: tuple[tuple[int, ...], str, str] | None = None
+    quantised: str | None = None
 
 
 @dataclass(frozen=True)
@@ -277,5 +279,6 @@ def golden_words(path: Path) -> Recorded:
     other = other_reading(metadata, trained, golden.layers) if trained and golden.layers else None
     relabelled = (other[1], other[0], wrong_labels(metadata, other[0])) if other else None
     return Recorded(
-        trained, golden.layers, golden.hidden, golden.target, str(path), golden.assumed is not None, relabelled
-    )
+        trained, golden.layers, golden.hidden, golden.target, str(path), golden.assumed is not None, relabelled,
+        metadata.get("quantised"),
+    )  # fmt: skip
