@@ -6,6 +6,7 @@ the checkpoint: the distance between the two is the noise floor that a later che
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -76,6 +77,7 @@ def build_golden(
     if dtype not in WIDER:
         raise SpecwireError(f"dtype {dtype!r} cannot be built: choose one of {', '.join(WIDER)}")
 
+    os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # torch: memory in large pages, which takes far less time to get
     if threads:
         import torch
 

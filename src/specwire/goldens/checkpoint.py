@@ -7,7 +7,7 @@ fill a machine. What is quantised comes out dense, tensor by tensor (`quantised`
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
 from threading import Lock
@@ -54,16 +54,15 @@ class Checkpoint:
             self._count(found[name])
         return {name: tensor.to(self.device) for name, tensor in found.items()}
 
-    def expert(self, source: Dense, number: int, dtype: torch.dtype, *, stacked: bool) -> torch.Tensor:
-        """One expert's dense tensor, `stacked` with the others or by itself, in `dtype` where it was quantised. Kept until
-        another's turn comes, so that every prompt and precision that needs it has it of one reading."""
+    def expert(self, number: int, target: str, make: Callable[[], torch.Tensor]) -> torch.Tensor:
+        """One expert of a parameter, as `make` makes it. Kept until another's turn comes, so that every prompt and precision
+        that needs it has it of one reading."""
         if self._expert[0] != number:
             self._expert = number, {}
         held = self._expert[1]
-        if source.name not in held:
-            stored = self.parts(source.parts, number, 1) if stacked else self.parts(source.parts)
-            held[source.name] = self.scheme.make(source, stored, dtype)
-        return held[source.name]
+        if target not in held:
+            held[target] = make()
+        return held[target]
 
     def forget_expert(self) -> None:
         """Let go of the expert that was read last: the next layer has one of the same number."""

@@ -9,10 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from specwire.errors import SpecwireError
+from specwire.model_files import quantization_config
 
 if TYPE_CHECKING:
     import torch
@@ -41,14 +43,6 @@ class Scheme(Protocol):
     def make(self, dense: Dense, parts: Mapping[str, torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
         """A dense tensor of `parts`; of a quantised one in `dtype`, of another as it was stored."""
         ...
-
-
-def quantization_config(config: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """What a config, or its language model's part, says of its quantisation."""
-    for part in (config, *(value for value in config.values() if isinstance(value, dict))):
-        if isinstance(part.get("quantization_config"), dict):
-            return part["quantization_config"]
-    return None
 
 
 def scheme_of(config: Mapping[str, Any], directory: Path) -> Scheme:
@@ -217,15 +211,22 @@ def _plain_fours(weights: Any, state: Mapping[str, torch.Tensor]) -> bool:
 
 
 def _of_fours(packed: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-    """Packed fours [rows, columns / 8] times their groups' scales: what compressed-tensors gives, in an eighth of its time,
-    by looking up both fours of a byte at once."""
+    """Packed fours [rows, columns / 8] times their groups' scales: what compressed-tensors gives, in a fraction of its time,
+    by looking up the four fours of two bytes at once."""
     import torch
 
-    both = [[(byte & 15) - 8, (byte >> 4) - 8] for byte in range(256)]
-    table = torch.tensor(both, dtype=scale.dtype, device=scale.device)
-    bytes_ = packed.contiguous().view(torch.uint8).flatten().int()
-    fours = table.index_select(0, bytes_).view(*scale.shape, -1)
+    places = packed.contiguous().view(torch.uint16).flatten().int()
+    fours = _all_fours(scale.dtype, scale.device).index_select(0, places).view(*scale.shape, -1)
     return fours.mul_(scale[..., None]).flatten(1)
+
+
+@cache
+def _all_fours(dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """The four fours of each two bytes, [65536, 4]."""
+    import torch
+
+    pairs = torch.arange(1 << 16, device=device)
+    return torch.stack([(pairs >> shift & 15) - 8 for shift in (0, 4, 8, 12)], dim=1).to(dtype)
 
 
 def _activation(name: str) -> bool:

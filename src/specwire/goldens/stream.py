@@ -189,12 +189,18 @@ class Streamed:
 
     def expert(self, target: str, number: int) -> torch.Tensor:
         """One expert of a stacked parameter, converted as the whole would be."""
+        made = self.checkpoint.expert(number, target, lambda: self._expert(target, number))
+        return made.to(self._precision(target))
+
+    def _expert(self, target: str, number: int) -> torch.Tensor:
+        """The same in the precision that it was stored or made dense in: conversion only moves numbers, so that it is done
+        once for all precisions."""
         sources = self._sources[target]
         own = [source for source in sources if (match := _EXPERT.search(source.name)) and int(match[1]) == number]
-        dense = {
-            source.name: self.checkpoint.expert(source, number, self.made_in, stacked=not own)
-            for source in own or sources
-        }
+        dense = {}
+        for source in own or sources:
+            stored = self.checkpoint.parts(source.parts, *(() if own else (number, 1)))
+            dense[source.name] = self.checkpoint.scheme.make(source, stored, self.made_in)
         return self._converted(target, dense)[target][0]
 
     def _load(self, targets: Sequence[str], stored: Stored) -> None:
@@ -202,6 +208,8 @@ class Streamed:
 
         for target in targets:
             dense = {source.name: stored.dense(source) for source in self._sources[target]}
+            to = self._precision(target)
+            dense = {name: tensor.to(to) if tensor.is_floating_point() else tensor for name, tensor in dense.items()}
             for name, value in self._converted(target, dense).items():
                 holder, _, last = name.rpartition(".")
                 module, wants = self.model.get_submodule(holder), self._shapes[name]
@@ -216,14 +224,9 @@ class Streamed:
                     module._parameters[last] = torch.nn.Parameter(value, requires_grad=False)
 
     def _converted(self, target: str, dense: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """What transformers' own conversion makes of the tensors of one parameter, by name: it may make several of one.
-
-        Each is first taken to the precision that the parameter has, as transformers does.
-        """
+        """What transformers' own conversion makes of the tensors of one parameter, by name: it may make several of one."""
         from transformers.core_model_loading import WeightConverter
 
-        to = self._precision(target)
-        dense = {name: tensor.to(to) if tensor.is_floating_point() else tensor for name, tensor in dense.items()}
         patterns = self._patterns[target]
         if not any(patterns.values()):
             (value,) = dense.values()
@@ -232,6 +235,7 @@ class Streamed:
         converter: WeightConverter = deepcopy(origin)
         for name, tensor in dense.items():
             converter.add_tensor(target, name, patterns[name], tensor)
+        converter.operations = [_alone(operation) for operation in converter.operations]
         try:
             made = converter.convert(target, model=self.model, config=self.model.config)
         except Exception as error:
@@ -648,6 +652,21 @@ def _parts(model: Any) -> tuple[str, Any, Any, Any]:
     raise SpecwireError(
         f"no decoder layers with a final norm found in {type(model).__name__}: this architecture is not supported by golden build"
     )
+
+
+def _alone(operation: Any) -> Any:
+    """What transformers does to stack the experts, where each has but one: the same without a copy."""
+    from transformers.core_model_loading import MergeModulelist
+
+    if type(operation) is not MergeModulelist or operation.dim:
+        return operation
+
+    class Alone(MergeModulelist):  # type: ignore[misc]
+        def convert(self, input_dict: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+            stacked = {name: each[0][None] if len(each) == 1 else each for name, each in input_dict.items()}
+            return super().convert(stacked, *args, **kwargs)
+
+    return Alone(operation.dim)
 
 
 def _natural(name: str) -> list[tuple[bool, int, str]]:
