@@ -585,6 +585,21 @@ def test_a_full_disk_keeps_what_was_done(made, unbroken, tmp_path, monkeypatch):
     assert (tmp_path / "out").read_bytes() == unbroken
 
 
+def test_a_disk_that_is_full_in_the_end_keeps_all_layers(made, unbroken, tmp_path, monkeypatch):
+    from specwire.goldens import write
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(write, "write_tensors", full)
+        with pytest.raises(SpecwireError, match="cannot write .*out: No space left on device"):
+            build(made("llama"), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    assert "going on after layer 8" in build(made("llama"), tmp_path / "out")[0]
+    assert (tmp_path / "out").read_bytes() == unbroken
+
+
 def _tensors(path: Path):
     from safetensors.torch import load_file
 

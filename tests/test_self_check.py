@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -141,6 +143,37 @@ def test_places_that_no_request_reaches_cost_no_memory(tmp_path: Path) -> None:
         tensors = {name: file.rows(name) for name in file.tensors} | {"extend_prefix_lens": torch.tensor([2**60])}
         write_tensors(path, tensors, dict(file.metadata))
     assert checked(tmp_path)["verdict"] == "inconclusive"
+
+
+def test_a_head_that_does_not_fit_is_read_by_the_block(tmp_path: Path) -> None:
+    """A quarter of a gigabyte of head, as a hole in a file; what it takes is seen by a process of its own."""
+    rows, hidden = 40_000, 3584
+    sizes = {"vocab_size": rows, "hidden_size": hidden, "num_hidden_layers": 2, "rms_norm_eps": 1e-6}
+    (tmp_path / "config.json").write_text(json.dumps(sizes))
+    tensors = {"lm_head.weight": (rows, hidden), "model.norm.weight": (hidden,)}
+    header, end = {}, 0
+    for name, shape in tensors.items():
+        begin, end = end, end + 2 * math.prod(shape)
+        header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [begin, end]}
+    text = json.dumps(header).encode()
+    with (tmp_path / "model.safetensors").open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        file.truncate(8 + len(text) + end)
+    program = """
+import pathlib, resource, sys, torch
+from specwire.diagnosis.context import make_context
+from specwire.diagnosis.head import head_of
+torch.set_num_threads(1)
+head = head_of(make_context(target=pathlib.Path(sys.argv[1])))
+states = torch.randn(8, head.config["hidden_size"])
+states @ torch.randn(64, states.shape[1]).T
+peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+before = peak()
+head.normed(states), head.rows([0, 39_999]), head.totals(states)
+print((peak() - before) >> 10)
+"""
+    done = subprocess.run([sys.executable, "-c", program, tmp_path], capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 100  # MiB; whole, in the precision of the states, it is 547
 
 
 @pytest.mark.parametrize(
