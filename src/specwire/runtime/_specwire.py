@@ -21,6 +21,7 @@ DIR has to be this user's own; no link in it is followed. Each process writes fi
 
 import atexit
 import collections
+import ctypes
 import functools
 import inspect
 import itertools
@@ -776,8 +777,11 @@ def _write_whole(folder, path, head, values):
         with open(file, "wb") as out:
             out.write(head)
             for value in values:
-                value = value.cpu().contiguous()
-                out.write(value.reshape(-1).view(torch.uint8).numpy() if value.numel() else b"")
+                value = (
+                    value.cpu().contiguous()
+                )  # named, so that its memory stays until it is written; numpy need not be there
+                size = value.numel() * value.element_size()
+                out.write((ctypes.c_char * size).from_address(value.data_ptr()) if size else b"")
         os.rename(part, path, src_dir_fd=folder, dst_dir_fd=folder)
     except BaseException:
         os.unlink(part, dir_fd=folder)  # a full disk would keep the room that is left
