@@ -126,20 +126,6 @@ def test_rows_of_another_request_are_left_out_and_said(golden: Path, folder: Pat
     assert document["verdict"] == "match" and any("no golden prompt" in note for note in document["notes"])
 
 
-@pytest.mark.parametrize("more, said", [([19, 3], False), ([], True)])
-def test_a_golden_prompt_with_its_answer_is_another_request_and_needs_no_note(
-    more, said, golden: Path, folder: Path
-) -> None:
-    other = [*PROMPTS[0], *more] if more else [1, *PROMPTS[0], 2]
-    states = torch.randn(len(other), 3 * 16)
-    first, second = ((PROMPTS[0], 0, len(PROMPTS[0])), (other, 0, len(other)))
-    write_batch(folder, 0, 0, [first, second], [concat(STATES[0], SLOTS), states])
-    write_batch(folder, 0, 1, [(PROMPTS[1], 0, len(PROMPTS[1]))], [concat(STATES[1], SLOTS)])
-    document = check_capture(golden, folder)
-    assert document["verdict"] == "match"
-    assert any("no golden prompt" in note for note in document["notes"]) == said
-
-
 @pytest.mark.parametrize("mode", ["DECODE", "TARGET_VERIFY", "DRAFT_EXTEND"])
 def test_only_prefills_are_compared(golden: Path, folder: Path, mode: str) -> None:
     prefill(folder)

@@ -99,8 +99,6 @@ def _align(
                     )
                     piece = by_target
             if not isinstance(piece, Piece):
-                if _goes_on_after(_part(event.token_ids, first, rows), prompts, shift):
-                    continue  # a prompt with its answer, sent for the rows that were verified
                 strange.append(f"{event}, rows {first}..{first + rows}: {piece}")
                 continue
             pieces.append(piece)
@@ -112,13 +110,6 @@ def _align(
                     f"{piece.position} on"
                 )
     return Alignment(tuple(pieces), tuple(strange), tuple(odd), shift, tuple(odd_ids))
-
-
-def _goes_on_after(ids: array[int] | None, prompts: Sequence[array[int]], shift: int) -> bool:
-    """Whether a request is a whole golden prompt, and more."""
-    return ids is not None and any(
-        len(ids) > len(prompt) > shift and ids[: len(prompt) - shift] == prompt[shift:] for prompt in prompts
-    )
 
 
 def _by_the_target(

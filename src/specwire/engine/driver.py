@@ -94,24 +94,19 @@ def _serve(argv: list[str]) -> None:
 
 
 def _answers(engine: Any, job: dict[str, Any]) -> list[list[dict[str, Any]]]:
-    """Each batch's answers. With `again`, the first prompt and what was said after it are sent as one more prompt: with the
-    second batch, or by itself where there is none."""
+    """Each batch's answers. With `again`, the first prompt and what was said after it are then sent as a prompt."""
     asked: dict[str, Any] = {"sampling_params": job["sampling_params"]}
     if job.get("logprobs"):
         asked |= {"return_logprob": True, "logprob_start_len": 0}
-    first, *others = job["batches"] or [[]]
-    answers = [_generate(engine, first, asked)] if first else []
-    if job.get("again") and answers and (said := answers[0][0]["output_ids"][:-1]):
-        beside = others[0] if others else []
-        once_more = {**job["sampling_params"], "max_new_tokens": 1}
-        each = [*[job["sampling_params"]] * len(beside), once_more]
+    batches = [_generate(engine, prompts, asked) for prompts in job["batches"]]
+    said = batches[0][0]["output_ids"][:-1] if batches and batches[0] else []
+    if job.get("again") and said:
         try:
-            made = _generate(engine, [*beside, [*first[0], *said]], asked | {"sampling_params": each})
-            answers += [made[:-1]] if others else []
-            others = others[1:]
-        except Exception as error:  # the rest is what was asked for, and this is for one check alone
+            again = {"sampling_params": {**job["sampling_params"], "max_new_tokens": 1}}
+            _generate(engine, [[*job["batches"][0][0], *said]], asked | again)
+        except Exception as error:  # what was asked for is there, and this is for one check alone
             print(f"specwire: the first answer could not be sent as a prompt: {error}", flush=True)
-    return answers + [_generate(engine, prompts, asked) for prompts in others]
+    return batches
 
 
 def _generate(engine: Any, prompts: list[list[int]], asked: dict[str, Any]) -> list[dict[str, Any]]:

@@ -92,7 +92,7 @@ def run_engine(
     The prompts of one batch are sent together, greedily continued by `max_new_tokens`. `extra_args`
     are the engine's own and override the defaults; so does `env`. The log is out/engine.log.
     With `logprobs` the engine says each token's logprob, the prompts' too, in each completion's `meta`.
-    `again`: the first prompt is sent once more with its answer, so that what was said is computed twice.
+    `again`: at the end the first prompt is sent once more with its answer, so that what was said is computed twice.
     `on_progress` hears a few words at least every two seconds. `run` runs the driver to its end in
     another way than in a fresh interpreter.
 
