@@ -42,14 +42,14 @@ def is_padded(event) -> bool:
 
 
 def test_every_row_of_the_server_s_replays_is_the_eager_row(tmp_path, emulated):
-    """One, two and three requests at once: batches of a graph's size and smaller ones, prefills of 8, 13 and 26 tokens.
+    """One, two and three requests at once: batches of a graph's size and smaller ones, prefills of 8 and of 26 tokens in 32.
 
     A product of matrices rounds otherwise in another shape; where the graph has that of the batch, every row is equal.
     """
     asked = job("llama", tmp_path, graphs="both", batches=((0,), (0, 1), (0, 1, 2)))
     document = verify.verify(asked, tmp_path / "out", silent)
     assert (document["verdict"], document["causes"], document["tree_restored"]) == ("match", [], True)
-    assert document["replays"]["replayed"] > 150 and document["replays"]["without_eager"] == 0
+    assert document["replays"]["replayed"] > 100 and document["replays"]["without_eager"] == 0
     assert {one["site"] for one in document["replays"]["sites"] if not one["off"]} >= SITES
     assert all(one["rel_l2"] < 1e-6 for one in document["replays"]["sites"])
     assert "relative L2 to the eager forwards: up to" in render_text(document)
@@ -62,6 +62,6 @@ def test_every_row_of_the_server_s_replays_is_the_eager_row(tmp_path, emulated):
         ("concat-last", "EXTEND"),
     }
     shapes = {(event.mode, event.about["graph_rows"], event.rows) for event in replayed if event.replayed}
-    assert {("EXTEND", 8, 8), ("EXTEND", 16, 13), ("EXTEND", 32, 26)} <= shapes
+    assert {("EXTEND", 8, 8), ("EXTEND", 32, 26)} <= shapes
     for mode, width in (("TARGET_VERIFY", WIDTH), ("DRAFT_EXTEND_V2", WIDTH), ("DECODE", 1)):
         assert {(mode, width, width), (mode, 2 * width, 2 * width), (mode, 4 * width, 3 * width)} <= shapes
