@@ -298,7 +298,7 @@ def _run_engine(
     captures = out / "capture"
     make_private(captures)
     prompts = _prompts(job)
-    together = job.batches or _together([len(prompt) for prompt in prompts])
+    together = _batches(job, prompts)
     # The golden's end needs the last two boundaries alone; whoever asks for the dump wants what he asked for.
     chosen = DUMP in job.probes or "EAGLE3_CAPTURE_BOUNDARIES" in os.environ
     boundaries = {} if chosen else {"EAGLE3_CAPTURE_BOUNDARIES": f"{_layers(job) - 1},{_layers(job)}"}
@@ -328,6 +328,10 @@ def _run_engine(
     ]
     write_answers(captures, Answers(tuple(said), job.ranks))
     return result
+
+
+def _batches(job: Job, prompts: Sequence[Sequence[int]]) -> Sequence[tuple[int, ...]]:
+    return job.batches or _together([len(prompt) for prompt in prompts])
 
 
 def _together(lengths: Sequence[int]) -> list[tuple[int, ...]]:
@@ -365,8 +369,7 @@ def _chunks(job: Job) -> str:
 def _tokens(job: Job) -> int:
     """Of the largest batch of prompts that are sent together, with what is generated."""
     prompts = _prompts(job)
-    together = job.batches or _together([len(prompt) for prompt in prompts])
-    return max(sum(len(prompts[number]) + job.new_tokens for number in batch) for batch in together)
+    return max(sum(len(prompts[number]) + job.new_tokens for number in batch) for batch in _batches(job, prompts))
 
 
 def _may_have_graphs(job: Job) -> bool:

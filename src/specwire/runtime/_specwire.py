@@ -777,9 +777,8 @@ def _write_whole(folder, path, head, values):
         with open(file, "wb") as out:
             out.write(head)
             for value in values:
-                value = (
-                    value.cpu().contiguous()
-                )  # named, so that its memory stays until it is written; numpy need not be there
+                # Named, so that its memory stays until it is written. numpy need not be there.
+                value = value.cpu().contiguous()
                 size = value.numel() * value.element_size()
                 out.write((ctypes.c_char * size).from_address(value.data_ptr()) if size else b"")
         os.rename(part, path, src_dir_fd=folder, dst_dir_fd=folder)
